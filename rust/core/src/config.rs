@@ -1,0 +1,57 @@
+//! What a core is built with.
+
+/// How a block's content is hashed for lookup. A hit is verified token by token, so the choice
+/// affects speed only; the degenerate modes exist to test exactly that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HashMode {
+    /// Keyed with a value that the host draws once per process.
+    Keyed(u64),
+    /// Every block has the same hash.
+    Constant,
+    /// The hash of a block is its first token.
+    FirstToken,
+}
+
+/// Sizes and limits of a [`crate::Core`], checked together by [`crate::Core::new`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreConfig {
+    /// Tokens per KV block: a power of two, 1 to 256.
+    pub block_size: u32,
+    /// Blocks of the worker's pool, the null block (id 0) included; at least 2.
+    pub num_blocks: u32,
+    /// Worker state rows: requests that may be admitted at once. At most `max_batched_tokens`.
+    pub max_running: u32,
+    /// Tokens per step, prefill and decode together.
+    pub max_batched_tokens: u32,
+    /// Cap on prefill tokens per step; `None` is unbounded.
+    pub max_prefill_tokens: Option<u32>,
+    /// Longest prompt + output of a request, in tokens.
+    pub max_model_len: u32,
+    /// Requests that may wait for admission; one more is refused.
+    pub max_queued_requests: u32,
+    /// Steps that may be launched and not retired when a plan is made (0 is synchronous, 1, 2).
+    pub overlap_depth: u8,
+    /// Whether finished blocks are found again by later prompts.
+    pub prefix_cache: bool,
+    /// Capacity of a step's side data in u32 words.
+    pub side_words: u32,
+    /// Vocabulary size; a sampled id at or past it is the error [`crate::RowStatus::BadId`].
+    pub vocabulary: u32,
+    /// Lookup hash.
+    pub hash: HashMode,
+    /// The deliberate bug to run with.
+    #[cfg(feature = "planted-faults")]
+    pub fault: Option<Fault>,
+}
+
+/// A bug that the interleaving search must be able to find.
+#[cfg(feature = "planted-faults")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Freed blocks are handed out again although a launched step may still write them.
+    NoFence,
+    /// Full blocks enter the prefix index when planned instead of when their step has retired.
+    InternBeforeRetirement,
+    /// A preempted row's tokens that are still in flight are dropped when they arrive.
+    DropInFlightOnPreemption,
+}

@@ -1,0 +1,86 @@
+//! Everything a core refuses.
+
+/// A refused call. Nothing has changed when one is returned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A configuration that contradicts itself.
+    #[error("{field} = {value} is not usable: {expected}")]
+    Config {
+        field: &'static str,
+        value: String,
+        expected: &'static str,
+    },
+    /// No token to compute.
+    #[error("the prompt is empty: give at least one token")]
+    EmptyPrompt,
+    /// An id outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocabulary}")]
+    UnknownToken { id: u32, vocabulary: u32 },
+    /// `max_tokens` is 0.
+    #[error("max_tokens is 0: ask for at least one token")]
+    NoOutput,
+    /// Longer than the model's context.
+    #[error(
+        "This model's maximum context length is {max_model_len} tokens, but {prompt} prompt tokens and max_tokens {max_tokens} make {}",
+        u64::from(*prompt) + u64::from(*max_tokens)
+    )]
+    ContextLength {
+        prompt: u32,
+        max_tokens: u32,
+        max_model_len: u32,
+    },
+    /// Could not run even alone.
+    #[error(
+        "{prompt} prompt tokens and max_tokens {max_tokens} need {needed} KV blocks of {block_size} tokens, the pool has {available}: shorten the request or enlarge kv_cache_bytes"
+    )]
+    NeverFits {
+        prompt: u32,
+        max_tokens: u32,
+        block_size: u32,
+        needed: u32,
+        available: u32,
+    },
+    /// Penalty or bias data that no step could carry.
+    #[error(
+        "the request's penalties and logit bias need {needed} words of side data, a step carries {available}"
+    )]
+    SideData { needed: u32, available: u32 },
+    /// The waiting queue is full.
+    #[error("{waiting} requests wait already (max_queued_requests): retry later")]
+    QueueFull { waiting: u32 },
+    /// A result of an epoch or step that is not the next to retire.
+    #[error(
+        "result of epoch {epoch} step {step}, expected epoch {expected_epoch} step {expected_step:?}"
+    )]
+    StaleResult {
+        epoch: u64,
+        step: u64,
+        expected_epoch: u64,
+        expected_step: Option<u64>,
+    },
+    /// A result whose row count is not the plan's.
+    #[error("step {step} planned {planned} sampling rows, its result has {got}")]
+    ResultRows {
+        step: u64,
+        planned: usize,
+        got: usize,
+    },
+    /// The text side acknowledged more than was committed, or went backwards.
+    #[error(
+        "text acknowledged {checked} tokens, {committed} are committed and {previous} were acknowledged"
+    )]
+    TextAck {
+        checked: u32,
+        committed: u32,
+        previous: u32,
+    },
+    /// `worker_lost` for another epoch, or with KV that this build cannot keep.
+    #[error(
+        "worker_lost(epoch {epoch}, kv_kept {kv_kept}) in epoch {current}: only the current epoch without kept KV can be lost"
+    )]
+    WorkerLost {
+        epoch: u64,
+        kv_kept: bool,
+        current: u64,
+    },
+}

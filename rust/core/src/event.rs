@@ -1,0 +1,67 @@
+//! What a core tells its caller.
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// A stop id was sampled.
+    StopToken(u32),
+    /// The text side found a stop string.
+    StopString,
+    /// `max_tokens` were sampled.
+    Length,
+    /// The caller aborted.
+    Aborted,
+    /// The worker computed NaN for this request.
+    NanLogits,
+    /// The worker sampled an impossible id for this request.
+    BadToken,
+    /// The worker died twice while this was the only unretired request.
+    WorkerDied,
+}
+
+/// One thing that happened to one request, in order. `submission` is the request's own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// First admission: `cached` prompt tokens came from the prefix cache.
+    Admitted { submission: u64, cached: u32 },
+    /// Output token `index` (from 0) was committed.
+    Token {
+        submission: u64,
+        index: u32,
+        token: u32,
+    },
+    /// Blocks were taken from the request; it waits and is computed again.
+    Preempted { submission: u64 },
+    /// The worker was lost while the request was open; it is computed again.
+    Requeued { submission: u64 },
+    /// The last event of a request. With stop strings, `StopToken` and `Length` are provisional: the text side settles them.
+    Finished {
+        submission: u64,
+        reason: FinishReason,
+    },
+}
+
+/// Counters since the core was built, and gauges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Admitted and unfinished requests.
+    pub running: u32,
+    /// Requests that wait for admission.
+    pub waiting: u32,
+    /// Blocks of the pool without the null block.
+    pub blocks: u32,
+    /// Blocks that requests own or a launched step may still touch.
+    pub used_blocks: u32,
+    /// Unowned blocks that the prefix index can still find.
+    pub cached_blocks: u32,
+    /// Prompt tokens looked up at first admissions.
+    pub prefix_queries: u64,
+    /// Prompt tokens found at first admissions.
+    pub prefix_hits: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+    /// Steps planned.
+    pub steps: u64,
+    /// Committed output tokens.
+    pub generated: u64,
+}

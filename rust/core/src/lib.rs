@@ -1,0 +1,20 @@
+//! The state machine of Diptych: KV blocks, prefix index, requests, iteration-level scheduling.
+//!
+//! Pure by construction: no I/O, no clock (`now` is an argument), no threads, no unsafe code. The
+//! same `Core`, byte for byte, runs in the live engine, in the property tests and in the search
+//! over interleavings. A step is two calls: [`Core::plan`] and [`Core::complete`].
+#![forbid(unsafe_code)]
+
+mod config;
+mod core;
+mod error;
+mod event;
+mod plan;
+mod request;
+
+pub use crate::config::{CoreConfig, HashMode};
+pub use crate::core::Core;
+pub use crate::error::Error;
+pub use crate::event::{Event, FinishReason, Stats};
+pub use crate::plan::{PLACEHOLDER, RowStatus, SamplingRow, StepPlan, StepResult};
+pub use crate::request::{Handle, Request, Sampling};

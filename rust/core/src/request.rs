@@ -1,0 +1,52 @@
+//! What a caller submits.
+
+/// Names a request for its whole life; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle {
+    /// Index of the request's slot.
+    pub slot: u32,
+    /// Counts the uses of that slot.
+    pub generation: u32,
+}
+
+/// Sampling parameters of a request, in the order in which they apply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Multiplies positive and divides negative logits of every token seen in prompt or output; 1 is off.
+    pub repetition_penalty: f32,
+    /// Subtracted once from the logit of every token in the output; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted per occurrence in the output; 0 is off.
+    pub frequency_penalty: f32,
+    /// Added to the logits of the given ids.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Below 1e-5 greedy.
+    pub temperature: f32,
+    /// 0 is off.
+    pub top_k: u32,
+    /// 1 is off.
+    pub top_p: f32,
+    /// 0 is off.
+    pub min_p: f32,
+    /// Key of the request's random numbers.
+    pub seed: u64,
+}
+
+/// A request as the core sees it: token ids and limits, no text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Engine-wide number of the request in order of submission; returned in its events.
+    pub submission: u64,
+    /// Prompt token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// Most output tokens, at least 1; prompt + `max_tokens` is at most `max_model_len`.
+    pub max_tokens: u32,
+    /// Sampled ids that end the output (they belong to it): end of sequence and `stop_token_ids`.
+    pub stop_ids: Vec<u32>,
+    /// Whether the text side searches stop strings and answers with [`crate::Core::text_ack`].
+    pub has_stop_strings: bool,
+    /// Prefix blocks are shared only between equal namespaces.
+    pub namespace: u64,
+    /// Sampling parameters.
+    pub sampling: Sampling,
+}
