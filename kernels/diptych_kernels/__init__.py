@@ -1,0 +1,1 @@
+"""Attention and other operations, each with several implementations."""

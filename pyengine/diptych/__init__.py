@@ -1,0 +1,1 @@
+"""The engine API of Diptych."""
