@@ -1,0 +1,119 @@
+# Everything is a target: `make help` lists them. Tools are installed into .venv; nothing outside this folder is changed
+# but the caches of uv, cargo and diptych.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+PORT ?= 8000
+MODEL ?=
+ARGS ?=
+
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+# A uv that is there already is used, with its own settings; otherwise it comes from PyPI into the environment.
+UV = $(or $(shell command -v uv),$(BIN)/uv)
+# clippy, cargo test and maturin share one folder, so that a dependency is compiled once per profile.
+export CARGO_TARGET_DIR := $(CURDIR)/target
+# The environment in use is this one, whatever the caller had activated.
+export VIRTUAL_ENV := $(VENV)
+unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
+
+RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*')
+STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
+
+.PHONY: help setup serve test parity bench clients gpu-check clean $(STAGES)
+
+help:  ## List the targets
+	@echo "Usage: make TARGET [NAME=value ...]"
+	@sed -nE 's/^([a-z][a-z -]*):[^#]*## (.*)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+# --- Environment ------------------------------------------------------------------------------------------------------
+
+setup: $(STAMPS)/ready  ## Make .venv and install both distributions into it
+
+$(STAMPS)/venv:
+	@command -v $(PYTHON) >/dev/null || { echo "setup: no '$(PYTHON)' on PATH: install Python 3.11 or newer, or pass PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: $$($(PYTHON) --version) is too old: Diptych needs Python 3.11 or newer (PYTHON=/path/to/python chooses another)" >&2; exit 1; }
+	@command -v cargo >/dev/null && command -v rustc >/dev/null || { echo "setup: no Rust toolchain on PATH (cargo and rustc): install one from https://rustup.rs" >&2; exit 1; }
+	@command -v $${CC:-cc} >/dev/null || { echo "setup: no C compiler '$${CC:-cc}' on PATH: install one (Debian and Ubuntu: apt install build-essential), or set CC" >&2; exit 1; }
+	@free=$$(df -Pk . | awk 'NR == 2 { print int($$4 / 1048576) }'); if [ "$$free" -lt 15 ]; then echo "setup: $$free GiB free in $(CURDIR), about 15 are needed (torch, Rust build, sample model): free some space" >&2; exit 1; fi
+	@[ -x $(BIN)/python ] || { echo "setup: creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "setup: '$(PYTHON) -m venv' failed: install the venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }; }
+	@command -v uv >/dev/null || [ -x $(BIN)/uv ] || { echo "setup: installing uv into $(VENV)"; $(BIN)/python -m pip install --quiet uv; }
+	@mkdir -p $(STAMPS) && touch $@
+
+# maturin first: it builds diptych-core in the shared target folder, where an isolated build would start from nothing.
+$(STAMPS)/native: $(STAMPS)/venv $(RUST_SOURCES)
+	@[ -x $(BIN)/maturin ] || $(UV) pip install --quiet --python $(BIN)/python "$$(sed -nE 's/^requires = \["(maturin[^"]*)"\]/\1/p' rust/pyproject.toml)"
+	@echo "setup: building diptych-core (release)"
+	@cd rust && $(BIN)/maturin develop --release --uv
+	@touch $@
+
+$(STAMPS)/ready: $(STAMPS)/native pyproject.toml
+	@echo "setup: installing diptych with its dependencies"
+	@$(UV) pip install --python $(BIN)/python --editable '.[test,otel]'
+	@touch $@
+
+# --- Run --------------------------------------------------------------------------------------------------------------
+
+serve: setup  ## Serve MODEL= (default: the sample model, fetched once) on PORT= (8000) with ARGS=
+	@model='$(MODEL)'; if [ -z "$$model" ]; then model=smollm2-135m; $(BIN)/diptych pull "$$model" >/dev/null; fi; \
+	 exec $(BIN)/diptych serve --model "$$model" --port $(PORT) $(ARGS)
+
+# --- Check ------------------------------------------------------------------------------------------------------------
+
+test:  ## Run every check, timed, stopping at the first failure
+	@table=""; started=$$SECONDS; \
+	 report() { printf '\n%-14s %8s\n' stage seconds; printf '%b' "$$table"; printf '%-14s %8d\n' total $$((SECONDS - started)); }; \
+	 for stage in setup $(STAGES); do \
+	     printf '\n=== %s ===\n' "$$stage"; begun=$$SECONDS; \
+	     if ! $(MAKE) --no-print-directory "$$stage"; then \
+	         report; echo "make test: FAILED in stage '$$stage' (repeat it alone: make $$stage)" >&2; exit 1; fi; \
+	     table+=$$(printf '%-14s %8d' "$$stage" $$((SECONDS - begun)))'\n'; \
+	 done; report; echo "make test: all stages passed"
+
+fmt:
+	cargo fmt --all --check
+
+clippy:
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# The second run looks for bugs planted on purpose; the binding crate is tested through Python.
+cargo-tests:
+	@if cargo nextest --version >/dev/null 2>&1; then runner="nextest run"; else runner=test; fi; set -x; \
+	 cargo $$runner --workspace --exclude diptych-python --locked; \
+	 cargo $$runner -p diptych-core --features planted-faults --locked
+
+ruff: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+mypy: setup
+	$(BIN)/mypy
+
+stubtest: setup
+	cd rust/python && $(BIN)/python -P -m mypy.stubtest diptych_core --allowlist stubtest-allowlist.txt --mypy-config-file $(CURDIR)/pyproject.toml
+
+pytest: setup
+	$(BIN)/pytest --durations=10
+
+parity: setup  ## Compare greedy ids with transformers over long prompts (minutes)
+	$(BIN)/python bench/parity.py $(ARGS)
+
+bench: setup  ## Measure the core's step and the service over loopback
+	cargo bench -p diptych-core --locked
+	$(BIN)/python bench/step.py
+	$(BIN)/python bench/serve.py --scripted $(ARGS)
+
+clients: setup  ## Run outside clients against a running service; installs what it needs
+	@echo "clients: the openai Python client against a scripted service (installed with the test extra)"
+	$(BIN)/pytest -m clients tests/clients
+
+gpu-check: setup  ## Run what needs a CUDA device; skips aloud without one
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -m cuda; \
+	 else echo "gpu-check: SKIPPED: torch sees no CUDA device"; fi
+
+clean:  ## Remove the environment and every build output
+	rm -rf .venv target dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
