@@ -1,1 +1,30 @@
-//! Under construction.
+//! Text for an inference engine, exact to the byte: tokenising, incremental detokenising, stop strings, chat templates.
+//!
+//! A token is a byte string. [`Tokenizer`] turns text into ids and gives the [`TokenTable`] that maps ids back to
+//! bytes; a [`TextStream`] per request turns the ids of an answer into text as they come. Three promises hold for any
+//! ids, any prompt and any chunking:
+//!
+//! 1. the joined deltas equal `String::from_utf8_lossy` of all bytes of the answer (see [`TextStream`] for characters
+//!    that the prompt began), which is what the tokenizer's own decoder gives;
+//! 2. a character is sent with the token that completes it, and bytes that can no longer become one are sent as U+FFFD
+//!    at once, so at most three bytes wait and a token costs the same at the end of an answer as at its start;
+//! 3. with stop strings, exactly the text before the earliest-completing match is sent, and at any moment only a suffix
+//!    that may still become part of that match is held back.
+//!
+//! Nothing here starts a thread or keeps a global; everything may be used from any thread.
+
+mod chat;
+mod detokenizer;
+mod error;
+mod stop;
+mod stream;
+mod table;
+mod tokenizer;
+
+pub use chat::ChatTemplate;
+pub use detokenizer::Detokenizer;
+pub use error::TextError;
+pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatch};
+pub use stream::{StreamOptions, TextStream};
+pub use table::{Piece, TokenTable};
+pub use tokenizer::Tokenizer;

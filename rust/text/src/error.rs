@@ -1,0 +1,54 @@
+use std::path::PathBuf;
+
+/// Everything that can go wrong with text. Texts name the offending value and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+
+    #[error("{} is not a usable tokenizer: {reason}", path.display())]
+    InvalidTokenizer { path: PathBuf, reason: String },
+
+    #[error(
+        "the tokenizer's decoder is {found}, which is not supported: only byte-level BPE is, that is a `decoder` of \
+         type ByteLevel, alone or as a Sequence of ByteLevel and Fuse"
+    )]
+    UnsupportedDecoder { found: String },
+
+    #[error("the tokenizer failed on this text: {reason}")]
+    Encode { reason: String },
+
+    #[error("{} is not valid: {reason}", path.display())]
+    InvalidConfig { path: PathBuf, reason: String },
+
+    #[error("the chat template in {} does not compile: {reason}", path.display())]
+    TemplateSyntax { path: PathBuf, reason: String },
+
+    /// The template called `raise_exception`: the conversation does not suit the model.
+    #[error("the model's chat template refused the conversation: {message}")]
+    TemplateRefused { message: String },
+
+    #[error("the model's chat template failed: {reason}")]
+    TemplateFailed { reason: String },
+
+    #[error(
+        "rendering the chat template took more than {limit} instructions and was stopped: send fewer or shorter messages"
+    )]
+    TemplateTooExpensive { limit: u64 },
+
+    #[error("invalid chat request: {reason}")]
+    InvalidChat { reason: String },
+
+    #[error("stop string {index} is empty: leave it out, or give at least one character")]
+    EmptyStop { index: usize },
+
+    #[error("{count} stop strings were given, at most {limit} are allowed")]
+    TooManyStops { count: usize, limit: usize },
+
+    #[error("the stop strings have {bytes} bytes of UTF-8 together, at most {limit} are allowed")]
+    StopsTooLong { bytes: usize, limit: usize },
+}

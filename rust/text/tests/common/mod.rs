@@ -1,0 +1,189 @@
+//! A small byte-level BPE tokenizer with every byte, tokens that cut characters, and added tokens of both kinds.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use diptych_text::{StopMatch, StreamOptions, TextStream, TokenTable, Tokenizer};
+use serde_json::{Value, json};
+
+/// Tokens beside the 256 single bytes: words, cut and broken characters, whole characters.
+pub const LONGER: &[&[u8]] = &[
+    b" t",
+    b"he",
+    b" the",
+    b"ing",
+    b" \xF0",
+    b"\xF0\x9F",
+    b"\xF0\x9F\x98",
+    b"\x9F\x98\x80",
+    b"\x98\x80 ",
+    b"\xE2\x82",
+    b"\x82\xAC",
+    b"\xACa",
+    b"\xC3\xA9",
+    b"\xA9\xC3",
+    b"\xE4\xBD\xA0\xE5",
+    b"\xA5\xBD",
+    b"\xED\xA0",
+    b"\xC0\x80",
+    b"\xFF\xFE",
+    b"\xE0\x9F",
+    b"\xF4\x90",
+    b"\x80\x80\x80",
+    b"a\xE2",
+    "\u{FFFD}".as_bytes(),
+    "\u{200D}".as_bytes(),
+];
+pub const MERGES: &[(&[u8], &[u8])] = &[
+    (b" ", b"t"),
+    (b"h", b"e"),
+    (b" t", b"he"),
+    (b"\xC3", b"\xA9"),
+    (b"\xE2", b"\x82"),
+    (b"\xF0", b"\x9F"),
+    (b"\xF0\x9F", b"\x98"),
+];
+/// Added tokens; a `true` marks a special one. The last three show how the byte alphabet treats added text.
+pub const ADDED: &[(&str, bool)] = &[
+    ("<|start|>", true),
+    ("<|end|>", true),
+    ("<think>", false),
+    ("snow☃man", false),
+    ("two words", false),
+    ("é", false),
+];
+
+/// The byte alphabet as GPT-2's `bytes_to_unicode` defines it.
+pub fn alphabet() -> Vec<char> {
+    let mut next = 256;
+    (0..=255u8)
+        .map(|byte| match byte {
+            33..=126 | 161..=172 | 174..=255 => char::from(byte),
+            _ => {
+                next += 1;
+                char::from_u32(next - 1).unwrap()
+            }
+        })
+        .collect()
+}
+
+pub fn spell(bytes: &[u8]) -> String {
+    let alphabet = alphabet();
+    bytes
+        .iter()
+        .map(|&byte| alphabet[usize::from(byte)])
+        .collect()
+}
+
+/// The id of a token among the single bytes and [`LONGER`].
+pub fn id(bytes: &[u8]) -> u32 {
+    if let [byte] = bytes {
+        return u32::from(*byte);
+    }
+    let index = LONGER
+        .iter()
+        .position(|token| *token == bytes)
+        .expect("a known token");
+    256 + index as u32
+}
+
+/// The id of an added token; a gap of three unused ids comes before them.
+pub fn added(content: &str) -> u32 {
+    let index = ADDED
+        .iter()
+        .position(|(token, _)| *token == content)
+        .expect("a known token");
+    256 + LONGER.len() as u32 + 3 + index as u32
+}
+
+pub fn bytes_ids(bytes: &[u8]) -> Vec<u32> {
+    bytes.iter().map(|&byte| u32::from(byte)).collect()
+}
+
+pub fn tokenizer_json() -> Value {
+    let vocabulary: serde_json::Map<String, Value> = (0..=255u8)
+        .map(|byte| vec![byte])
+        .chain(LONGER.iter().map(|token| token.to_vec()))
+        .enumerate()
+        .map(|(id, token)| (spell(&token), json!(id)))
+        .collect();
+    let merges: Vec<Value> = MERGES
+        .iter()
+        .map(|(left, right)| json!([spell(left), spell(right)]))
+        .collect();
+    let added_tokens: Vec<Value> = ADDED
+        .iter()
+        .map(|(content, special)| {
+            json!({"id": added(content), "content": content, "special": special, "single_word": false,
+                   "lstrip": false, "rstrip": false, "normalized": false})
+        })
+        .collect();
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "added_tokens": added_tokens,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                  "vocab": vocabulary, "merges": merges},
+    })
+}
+
+pub fn write_tokenizer(folder: &Path, json: &Value) {
+    std::fs::write(folder.join("tokenizer.json"), json.to_string()).unwrap();
+}
+
+pub fn tokenizer() -> Tokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    write_tokenizer(folder.path(), &tokenizer_json());
+    Tokenizer::from_folder(folder.path()).unwrap()
+}
+
+/// The library's own tokenizer over the same file: the oracle.
+pub fn oracle() -> tokenizers::Tokenizer {
+    tokenizers::Tokenizer::from_bytes(tokenizer_json().to_string()).unwrap()
+}
+
+pub fn table() -> Arc<TokenTable> {
+    tokenizer().table()
+}
+
+/// Everything a stream gave.
+#[derive(Debug, PartialEq)]
+pub struct Streamed {
+    pub deltas: Vec<String>,
+    pub found: Option<StopMatch>,
+}
+
+impl Streamed {
+    pub fn text(&self) -> String {
+        self.deltas.concat()
+    }
+}
+
+/// Pushes `ids` one by one until a stop matches, then finishes; the last delta is what `finish` gave.
+pub fn stream(table: &Arc<TokenTable>, options: StreamOptions, ids: &[u32]) -> Streamed {
+    let mut stream = TextStream::new(Arc::clone(table), options).unwrap();
+    let mut deltas = Vec::new();
+    let mut found = None;
+    for &id in ids {
+        let mut delta = String::new();
+        found = stream.push(id, &mut delta);
+        deltas.push(delta);
+        if found.is_some() {
+            break;
+        }
+    }
+    let mut delta = String::new();
+    found = found.or(stream.finish(&mut delta));
+    deltas.push(delta);
+    Streamed { deltas, found }
+}
+
+pub fn stops<S: AsRef<str>>(stop: &[S]) -> StreamOptions {
+    StreamOptions {
+        stop: stop.iter().map(|stop| stop.as_ref().to_owned()).collect(),
+        ..StreamOptions::default()
+    }
+}
