@@ -1,1 +1,30 @@
-//! Under construction.
+//! Everything around the core that touches the machine: threads, shared memory, clocks, worker supervision.
+//!
+//! An [`Engine`] owns one [`diptych_core::Core`] on a thread of its own, one worker behind a control socket and three shared-memory arenas,
+//! a thread that turns token ids into text, and a small pool that turns prompts into token ids. [`worker`] is the other end of the socket.
+#[cfg(not(target_os = "linux"))]
+compile_error!("diptych runs on Linux only: another system needs a sibling of src/os/linux.rs");
+
+mod coalesce;
+mod control;
+mod engine;
+mod error;
+mod frame;
+mod frame_queue;
+mod layout;
+mod mailbox;
+mod memory;
+mod options;
+mod os;
+mod shared;
+mod sync;
+pub mod worker;
+
+pub use crate::engine::{Engine, Ready};
+pub use crate::error::EngineError;
+pub use crate::frame::{
+    Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings,
+};
+pub use crate::frame_queue::FrameQueue;
+pub use crate::options::{EngineOptions, Limits, Prompt, TestFaults, WorkerKind, WorkerOptions};
+pub use crate::os::now_ns;

@@ -1,0 +1,165 @@
+//! What a caller gets back about its requests.
+
+/// Everything that happened to one request since the last drain, merged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Frame {
+    /// Number that `submit` returned.
+    pub request: u64,
+    /// Set once, in the request's first frame, when the core has taken the request.
+    pub accepted: Option<Accepted>,
+    /// New text.
+    pub text: String,
+    /// New output token ids.
+    pub token_ids: Vec<u32>,
+    /// Set once, in the request's last frame.
+    pub done: Option<Done>,
+}
+
+/// The core has taken a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Length of the prompt in tokens.
+    pub prompt_tokens: u32,
+    /// The prompt's ids, if asked for.
+    pub prompt_ids: Option<Vec<u32>>,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Done {
+    /// As its caller meant it to, or by abort.
+    Finished(Finished),
+    /// Otherwise.
+    Failed(Failure),
+}
+
+/// Why a finished request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// End of sequence, stop id or stop string.
+    Stop,
+    /// `max_tokens` reached.
+    Length,
+    /// Aborted by the caller.
+    Abort,
+}
+
+impl FinishReason {
+    /// `"stop"`, `"length"` or `"abort"`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+        }
+    }
+}
+
+/// Times of a request in nanoseconds of `CLOCK_MONOTONIC`; 0 where it did not come that far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// As given to `submit`.
+    pub arrived: u64,
+    /// Prompt ids known.
+    pub tokenised: u64,
+    /// First admitted to a step.
+    pub admitted: u64,
+    /// First output token committed.
+    pub first_token: u64,
+    /// Ended.
+    pub finished: u64,
+}
+
+/// The end of a request that did what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Why.
+    pub reason: FinishReason,
+    /// The stop string that was found.
+    pub stop_string: Option<String>,
+    /// The id of `stop_token_ids` that was sampled; `None` for an end-of-sequence id.
+    pub stop_token: Option<u32>,
+    /// Length of the prompt in tokens.
+    pub prompt_tokens: u32,
+    /// Output tokens, a stop id included.
+    pub completion_tokens: u32,
+    /// Prompt tokens found in the prefix cache at first admission.
+    pub cached_tokens: u32,
+    /// When.
+    pub timings: Timings,
+    /// How often its blocks were taken and its tokens computed again.
+    pub preemptions: u32,
+    /// The first 64 of: time in nanoseconds and `"preempted"` or `"worker_restarted"`.
+    pub events: Vec<(u64, &'static str)>,
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// Empty prompt, or an id outside the vocabulary.
+    InvalidPrompt,
+    /// Prompt and `max_tokens` exceed the context.
+    ContextLength,
+    /// The KV pool could not hold it even alone.
+    NeverFits,
+    /// Too many open requests.
+    QueueFull,
+    /// The chat template refused the messages.
+    Template,
+    /// The tokenizer refused the text.
+    Tokenizer,
+    /// A parameter that only the core could judge.
+    InvalidParameter,
+    /// The model computed NaN for this request.
+    NanLogits,
+    /// The worker sampled an impossible id for this request.
+    BadToken,
+    /// The worker died on this request, or cannot be started again.
+    WorkerDied,
+    /// The worker cannot go on.
+    WorkerFailed,
+    /// A bug in the engine.
+    EnginePanicked,
+    /// The engine was closed.
+    EngineClosed,
+}
+
+impl FailureKind {
+    /// Its name in `snake_case`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidPrompt => "invalid_prompt",
+            Self::ContextLength => "context_length",
+            Self::NeverFits => "never_fits",
+            Self::QueueFull => "queue_full",
+            Self::Template => "template",
+            Self::Tokenizer => "tokenizer",
+            Self::InvalidParameter => "invalid_parameter",
+            Self::NanLogits => "nan_logits",
+            Self::BadToken => "bad_token",
+            Self::WorkerDied => "worker_died",
+            Self::WorkerFailed => "worker_failed",
+            Self::EnginePanicked => "engine_panicked",
+            Self::EngineClosed => "engine_closed",
+        }
+    }
+}
+
+/// The end of a request that failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// What kind of failure.
+    pub kind: FailureKind,
+    /// What was wrong and what to do.
+    pub message: String,
+    /// Numbers for machines: a JSON object.
+    pub details: serde_json::Map<String, serde_json::Value>,
+    /// When.
+    pub timings: Timings,
+    /// Length of the prompt in tokens, 0 if not known.
+    pub prompt_tokens: u32,
+    /// Output tokens delivered.
+    pub completion_tokens: u32,
+}
