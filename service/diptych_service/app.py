@@ -1,0 +1,58 @@
+"""The application: routes over one engine. Whoever makes the engine also starts and closes it."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from diptych import AsyncEngine
+from diptych_service.config import ServiceConfig
+from diptych_service.generation import Generation
+from diptych_service.lifecycle import LIFECYCLE, Lifecycle
+from diptych_service.metrics import registry_for
+from diptych_service.middleware import add_headers, answer_errors, refuse_while_draining, require_key
+from diptych_service.stall import STALL_WATCH, StallWatch, stall_watch_context
+from diptych_service.status import StatusApi
+from diptych_service.tracing import trace_requests
+
+
+def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.Application:
+    """An aiohttp application that serves `engine`. Run it with `handler_cancellation=True`, so that a client that
+    disconnects aborts its request also while no bytes flow."""
+    config = config or ServiceConfig()
+    config.validate()
+    # `web.Application` and a list: instrumentation of aiohttp replaces the class and inserts into the list.
+    app = web.Application(
+        middlewares=[
+            answer_errors,
+            trace_requests,
+            require_key(config.api_keys),
+            refuse_while_draining,
+        ],
+        client_max_size=config.max_body_bytes,
+    )
+    app[LIFECYCLE] = Lifecycle()
+    app[STALL_WATCH] = watch = StallWatch(config.write_timeout)
+    app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(watch.on_prepare)
+    app.cleanup_ctx.append(stall_watch_context)
+
+    def model_name() -> str:
+        return config.served_model_name or engine.model_name
+
+    status = StatusApi(engine, model_name, registry_for(engine, model_name))
+    generation = Generation(engine, model_name)
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", generation.chat),
+            web.post("/v1/completions", generation.completions),
+            web.get("/v1/models", status.models),
+            web.get("/v1/models/{name:.+}", status.model),
+            web.get("/livez", status.live),
+            web.get("/readyz", status.ready),
+            web.get("/health", status.ready),
+            web.get("/ping", status.ready),
+            web.get("/version", status.version),
+            web.get("/metrics", status.metrics),
+        ]
+    )
+    return app

@@ -1,0 +1,211 @@
+"""The JSON of answers: chunks of a stream, and whole responses.
+
+Everything in a chunk that does not change between tokens is encoded once per request; per delta only the text is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from diptych import Output, Usage
+
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.encode
+
+# Line ends to some SSE parsers although JSON allows them bare in a string. UTF-8 can be searched as bytes.
+_LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+
+
+class Identity(NamedTuple):
+    """What all chunks of an answer repeat. `created` in seconds since 1970."""
+
+    id: str
+    created: int
+    model: str
+
+
+class StreamView(NamedTuple):
+    """What a client asked to see in its stream."""
+
+    include_usage: bool = False
+    continuous_usage: bool = False
+    token_ids: bool = False
+
+
+def usage_of(prompt: int, completion: int, cached: int | None) -> dict[str, Any]:
+    """The `usage` object; `cached` is None while it is not known yet."""
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    if cached is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    return usage
+
+
+def total_usage(usages: list[Usage]) -> dict[str, Any]:
+    """Over all prompts of a request."""
+    prompt = sum(usage.prompt_tokens for usage in usages)
+    completion = sum(usage.completion_tokens for usage in usages)
+    return usage_of(prompt, completion, sum(usage.cached_tokens for usage in usages))
+
+
+def text_json(text: str) -> bytes:
+    """A JSON string that every SSE parser leaves in one piece."""
+    encoded = _encode(text)
+    for raw, escaped in _LINE_ENDS:
+        if raw in encoded:
+            encoded = encoded.replace(raw, escaped)
+    return encoded
+
+
+def string_or_number(value: str | int) -> bytes:
+    return text_json(value) if isinstance(value, str) else b"%d" % value
+
+
+class ChoiceState:
+    """What is known about one choice while it streams."""
+
+    __slots__ = ("completion_tokens", "pending_ids", "prompt_ids", "prompt_tokens", "usage")
+
+    def __init__(self) -> None:
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.pending_ids: list[int] = []
+        self.prompt_ids: list[int] | None = None
+        self.usage: Usage | None = None
+
+
+class Chunks:
+    """Chunks of one stream, for any number of choices; the subclasses hold what differs between the endpoints."""
+
+    object_name: ClassVar[str]
+    # Whether the last text and the finish reason share a chunk.
+    finish_with_text: ClassVar[bool]
+
+    def __init__(self, identity: Identity, view: StreamView, num_choices: int) -> None:
+        self._view = view
+        self.choices = [ChoiceState() for _ in range(num_choices)]
+        common = {"id": identity.id, "object": self.object_name, "created": identity.created, "model": identity.model}
+        self._start = b"data: " + _encode(common)[:-1]
+        self._head = self._start + b',"choices":[{"index":'
+        # With include_usage every chunk but the last has a null usage; without, none has the key.
+        self._end = b'}],"usage":null}\n\n' if view.include_usage else b"}]}\n\n"
+        self._opened = False
+        self._num_accepted = 0
+        self._num_finished = 0
+
+    @property
+    def all_accepted(self) -> bool:
+        return self._num_accepted == len(self.choices)
+
+    @property
+    def all_finished(self) -> bool:
+        return self._num_finished == len(self.choices)
+
+    def usages(self) -> list[Usage]:
+        """Of the choices that have finished."""
+        return [choice.usage for choice in self.choices if choice.usage is not None]
+
+    def of(self, index: int, output: Output) -> bytes:
+        """The chunks for one output: nothing while its text is held back."""
+        if output.accepted:
+            self._accept(self.choices[index], output)
+        chunks = self._of(index, output)
+        if chunks and not self._opened:
+            self._opened = True
+            return self._opening() + chunks
+        return chunks
+
+    def closing(self) -> bytes:
+        """The chunk with the usage, if the client asked for it, and the terminator."""
+        if not self._view.include_usage:
+            return DONE
+        return self._start + b',"choices":[],"usage":' + _encode(total_usage(self.usages())) + b"}\n\n" + DONE
+
+    def _accept(self, choice: ChoiceState, output: Output) -> None:
+        choice.prompt_tokens = output.prompt_tokens
+        choice.prompt_ids = output.prompt_ids
+        self._num_accepted += 1
+
+    def _of(self, index: int, output: Output) -> bytes:
+        choice = self.choices[index]
+        choice.completion_tokens += len(output.token_ids)
+        if self._view.token_ids:
+            choice.pending_ids += output.token_ids
+        if output.finish_reason is None:
+            return self._chunk(index, self._text(output.text), _UNFINISHED) if output.text else b""
+        choice.usage = output.usage
+        self._num_finished += 1
+        finish = b'"finish_reason":%b,"stop_reason":%b' % (
+            _encode(output.finish_reason),
+            b"null" if output.stop_reason is None else string_or_number(output.stop_reason),
+        )
+        if self.finish_with_text:
+            return self._chunk(index, self._text(output.text), finish)
+        before = self._chunk(index, self._text(output.text), _UNFINISHED) if output.text else b""
+        return before + self._chunk(index, self._text(""), finish)
+
+    def _opening(self) -> bytes:
+        """What precedes the first chunk."""
+        return b""
+
+    def _text(self, text: str) -> bytes:
+        """The field of a choice that carries text; for an empty one what a finish chunk has there."""
+        raise NotImplementedError
+
+    def _extra(self, choice: ChoiceState) -> bytes:
+        """Token ids, which ride along with the next chunk that is sent anyway."""
+        ids, choice.pending_ids = choice.pending_ids, []
+        return b',"token_ids":' + _encode(ids)
+
+    def _chunk(self, index: int, text: bytes, finish: bytes) -> bytes:
+        choice = self.choices[index]
+        extra = self._extra(choice) if self._view.token_ids else b""
+        end = self._end
+        if self._view.continuous_usage:
+            cached = choice.usage.cached_tokens if choice.usage is not None else None
+            usage = usage_of(choice.prompt_tokens, choice.completion_tokens, cached)
+            end = b'}],"usage":' + _encode(usage) + b"}\n\n"
+        return b'%b%d,%b,"logprobs":null,%b%b%b' % (self._head, index, text, finish, extra, end)
+
+
+_UNFINISHED = b'"finish_reason":null'
+
+
+class ChatChunks(Chunks):
+    """A role first, text in `delta.content`, and a finish chunk with an empty delta."""
+
+    object_name = "chat.completion.chunk"
+    finish_with_text = False
+
+    def _opening(self) -> bytes:
+        first = b'0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
+        prompt_ids = self.choices[0].prompt_ids
+        if not self._view.token_ids or prompt_ids is None:
+            return self._head + first + self._end
+        end = b'}],"prompt_token_ids":' + _encode(prompt_ids) + self._end[2:]
+        return self._head + first + end
+
+    def _text(self, text: str) -> bytes:
+        return b'"delta":{"content":%b}' % text_json(text) if text else b'"delta":{}'
+
+
+class CompletionChunks(Chunks):
+    """Text in `text`; the finish reason comes with the last of it."""
+
+    object_name = "text_completion"
+    finish_with_text = True
+
+    def _text(self, text: str) -> bytes:
+        return b'"text":' + text_json(text)
+
+    def _extra(self, choice: ChoiceState) -> bytes:
+        extra = super()._extra(choice)
+        if choice.prompt_ids is None:
+            return extra
+        prompt_ids, choice.prompt_ids = choice.prompt_ids, None
+        return extra + b',"prompt_token_ids":' + _encode(prompt_ids)

@@ -1,0 +1,107 @@
+"""`diptych serve | pull | version`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import diptych_core
+from diptych import AsyncEngine, hub
+from diptych.errors import DiptychError
+from diptych_service import __version__, otel, server, settings
+from diptych_service.config import LOG_LEVELS
+
+logger = logging.getLogger("diptych_service")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong usage or configuration."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except DiptychError as error:
+        print(f"diptych: {error}", file=sys.stderr)
+        return 2 if error.kind == "config" else 1
+    except KeyboardInterrupt:
+        print("diptych: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="diptych", description="LLM inference behind an OpenAI-compatible API.")
+    commands = parser.add_subparsers(required=True, metavar="serve | pull | version")
+    serve = commands.add_parser("serve", help="serve a model over HTTP")
+    serve.add_argument("--config", type=Path, metavar="FILE", help="TOML file with [engine] and [service]")
+    serve.add_argument("--print-config", action="store_true", help="print the settings in force as TOML, and end")
+    settings.add_flags(serve)
+    serve.set_defaults(run=_serve)
+    pull = commands.add_parser("pull", help="fetch a model; the last line of the output is its folder")
+    pull.add_argument("name", help="known name, folder, or Hugging Face id")
+    pull.add_argument("--revision", default=None, help="branch, tag or commit of a Hugging Face repository")
+    pull.set_defaults(run=_pull)
+    version = commands.add_parser("version", help="print the versions of what is installed")
+    version.set_defaults(run=_version)
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> int:
+    _log_to_stderr(logging.INFO)
+    chosen = settings.load(vars(options), os.environ, options.config)
+    if options.print_config:
+        print(settings.to_toml(chosen), end="")
+        return 0
+    logging.getLogger().setLevel(LOG_LEVELS[chosen.service.log_level])
+    # What the worker does not need it does not inherit.
+    os.environ.pop("DIPTYCH_API_KEYS", None)
+    flush = otel.set_up(os.environ)
+    try:
+        return server.run(chosen, _announce)
+    finally:
+        flush()
+
+
+def _pull(options: argparse.Namespace) -> int:
+    _log_to_stderr(logging.INFO)
+    print(hub.resolve(options.name, options.revision))
+    return 0
+
+
+def _version(_options: argparse.Namespace) -> int:
+    print(f"diptych {__version__}")
+    print(f"diptych-core {diptych_core.__version__} ({diptych_core.build_profile})")
+    return 0
+
+
+def _announce(engine: AsyncEngine, url: str) -> None:
+    """Log the parts of the start, and print what to try."""
+    for part, seconds in engine.timings.items():
+        logger.info("start: %-16s %7.2f s", part, seconds)
+    print(f"Diptych serves {engine.model_name} on {url}", flush=True)
+    print(f"Try it: {_curl(engine, url)}", flush=True)
+
+
+def _curl(engine: AsyncEngine, url: str) -> str:
+    question = "What is the capital of France?"
+    if _has_chat_template(Path(engine.model.folder)):
+        path, body = "chat/completions", {"messages": [{"role": "user", "content": question}], "stream": True}
+    else:
+        path, body = "completions", {"prompt": question, "max_tokens": 64, "stream": True}
+    return f"curl -N {url}/v1/{path} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+
+
+def _has_chat_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").exists():
+        return True
+    configuration = folder / "tokenizer_config.json"
+    return configuration.exists() and '"chat_template"' in configuration.read_text(encoding="utf-8")
+
+
+def _log_to_stderr(level: int) -> None:
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
+    )

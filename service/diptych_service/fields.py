@@ -1,0 +1,124 @@
+"""What each endpoint does with each field of a request: honour it, accept it without effect, or refuse it.
+
+A field is in exactly one list. Null always passes, and so does the neutral value of a refused field, because it asks
+for what happens anyway. A name in no list is refused: a misspelt field must not change the answer silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from diptych_service.errors import BadRequest
+from diptych_service.schema import ChatRequest, CompletionRequest
+
+
+class FieldTable(NamedTuple):
+    """The three lists of one endpoint; `refused` gives the neutral values that pass nevertheless."""
+
+    honoured: frozenset[str]
+    no_effect: frozenset[str]
+    refused: Mapping[str, tuple[Any, ...]]
+
+
+# Fields that change nothing here. The response header `x-diptych-ignored` names those that a request used.
+_NO_EFFECT = frozenset(
+    {
+        "include_reasoning",
+        "metadata",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "session_id",
+        "store",
+        "user",
+    }
+)
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "cache_salt": (),
+    "echo": (False,),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1,),
+    "logprob_token_ids": ([],),
+    "min_tokens": (0,),
+    "n": (1,),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "repetition_detection": (),
+    "response_format": ({"type": "text"},),
+    "return_prompt_text": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "stream_interval": (1,),
+    "structured_outputs": (),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+}
+
+COMPLETION_FIELDS = FieldTable(
+    honoured=frozenset(CompletionRequest.__struct_fields__),
+    no_effect=_NO_EFFECT,
+    refused=_REFUSED | {"best_of": (1,), "logprobs": (False,), "prompt_embeds": (), "suffix": ("",)},
+)
+CHAT_FIELDS = FieldTable(
+    honoured=frozenset(ChatRequest.__struct_fields__),
+    # Without tools there is nothing to call in parallel; verbosity and effort steer models that know them.
+    no_effect=_NO_EFFECT | {"parallel_tool_calls", "reasoning_effort", "verbosity"},
+    refused=_REFUSED
+    | {
+        "add_special_tokens": (False,),
+        "audio": (),
+        "chat_template": (),
+        "documents": ([],),
+        "function_call": ("none", "auto"),
+        "functions": ([],),
+        "logprobs": (False,),
+        "mm_processor_kwargs": ({},),
+        "modalities": (["text"],),
+        "moderation": (),
+        "tool_choice": ("none", "auto"),
+        "tools": ([],),
+        "top_logprobs": (0,),
+        "web_search_options": (),
+    },
+)
+
+
+def screen(body: Mapping[str, Any], table: FieldTable) -> tuple[dict[str, Any], list[str]]:
+    """Split a request into its honoured fields and the names of those without effect; raise 400 for the others."""
+    honoured: dict[str, Any] = {}
+    ignored: list[str] = []
+    for name, value in body.items():
+        if name in table.honoured:
+            if value is not None:
+                honoured[name] = value
+        elif name in table.no_effect:
+            if value is not None:
+                ignored.append(name)
+        elif name in table.refused:
+            if value is not None and not any(_equal(value, neutral) for neutral in table.refused[name]):
+                raise BadRequest(_refusal(name, table.refused[name]), param=name, code="unsupported_parameter")
+        else:
+            shown = name if len(name) <= 100 else name[:100] + "…"
+            raise BadRequest(f"Unknown field {shown!r}.", param=shown, code="unknown_parameter")
+    return honoured, ignored
+
+
+def _equal(value: Any, neutral: Any) -> bool:
+    """JSON equality: true is not 1, but 1.0 is."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
+
+
+def _refusal(name: str, neutral: tuple[Any, ...]) -> str:
+    allowed = " or ".join(["null", *(json.dumps(value) for value in neutral)])
+    return f"The field {name!r} is not supported here: leave it out, or send {allowed}."

@@ -1,0 +1,220 @@
+"""The two endpoints that generate: one flow, from the bytes of a request to its last frame."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from aiohttp import web
+
+from diptych import AsyncEngine, Output
+from diptych_service import tracing
+from diptych_service.answers import Answer, chat_body, completion_body
+from diptych_service.body import read_request
+from diptych_service.chunks import DONE, ChatChunks, Chunks, CompletionChunks, Identity, StreamView
+from diptych_service.errors import ApiError, BadRequest, from_exception, model_not_found, not_ready, shutting_down
+from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
+from diptych_service.lifecycle import LIFECYCLE
+from diptych_service.merge import Merge
+from diptych_service.messages import template_messages
+from diptych_service.sampling import prompts_of, sampling_params
+from diptych_service.schema import ChatRequest, CompletionRequest, SamplingFields, StreamOptions
+from diptych_service.stall import STALL_WATCH
+
+Request = TypeVar("Request", bound=SamplingFields)
+Source = AsyncGenerator[Output, None]
+
+# Completions without max_tokens get this many, as in the OpenAI API; chat gets what the context leaves.
+COMPLETION_MAX_TOKENS = 16
+
+
+class Endpoint(NamedTuple):
+    """What differs between the endpoints once the engine has the request."""
+
+    id_prefix: str
+    chunks: type[Chunks]
+    body: Callable[..., bytes]
+
+
+CHAT = Endpoint("chatcmpl-", ChatChunks, chat_body)
+COMPLETIONS = Endpoint("cmpl-", CompletionChunks, completion_body)
+
+
+class Generation:
+    """Handlers of /v1/completions and /v1/chat/completions over one engine."""
+
+    def __init__(self, engine: AsyncEngine, model_name: Callable[[], str]) -> None:
+        self._engine = engine
+        self._model_name = model_name
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        body, ignored, arrived = await self._read(request, CompletionRequest, COMPLETION_FIELDS)
+        prompts = prompts_of(body.prompt)
+        max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        params = sampling_params(body, self._engine.model.default_sampling, max_tokens)
+        params.validate(self._engine.model.vocabulary)
+        span = tracing.span_for_sources(request, len(prompts), params)
+        sources = [
+            self._engine.generate(
+                prompt,
+                params,
+                arrived_ns=arrived,
+                add_special_tokens=body.add_special_tokens is not False,
+                span=span,
+            )
+            for prompt in prompts
+        ]
+        return await self._answer(request, body, ignored, COMPLETIONS, sources)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        body, ignored, arrived = await self._read(request, ChatRequest, CHAT_FIELDS)
+        messages, ignored_in_messages = template_messages(body.messages)
+        if body.add_generation_prompt and body.continue_final_message:
+            message = "add_generation_prompt and continue_final_message exclude each other."
+            raise BadRequest(message, param="continue_final_message", code="invalid_parameter")
+        continues = bool(body.continue_final_message)
+        max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        params = sampling_params(body, self._engine.model.default_sampling, max_tokens)
+        params.validate(self._engine.model.vocabulary)
+        source = self._engine.chat(
+            messages,
+            params,
+            arrived_ns=arrived,
+            add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
+            continue_final_message=continues,
+            chat_template_kwargs=body.chat_template_kwargs,
+            span=tracing.span_for_sources(request, 1, params),
+        )
+        return await self._answer(request, body, ignored + ignored_in_messages, CHAT, [source])
+
+    async def _read(
+        self, request: web.Request, struct: type[Request], table: FieldTable
+    ) -> tuple[Request, list[str], int]:
+        """The checked request, its fields without effect, and when its last byte had arrived."""
+        raw = await request.read()
+        arrived = time.monotonic_ns()
+        body, ignored = read_request(raw, struct, table)
+        if not self._engine.ready:
+            raise not_ready()
+        if body.model is not None and body.model != self._model_name():
+            raise model_not_found(body.model)
+        tracing.name_model(request, self._model_name())
+        if body.stream_options is not None and not body.stream:
+            message = "stream_options is only allowed when stream is true."
+            raise BadRequest(message, param="stream_options", code="invalid_parameter")
+        return body, ignored, arrived
+
+    async def _answer(
+        self,
+        request: web.Request,
+        body: SamplingFields,
+        ignored: list[str],
+        endpoint: Endpoint,
+        sources: Sequence[Source],
+    ) -> web.StreamResponse:
+        identity = Identity(endpoint.id_prefix + secrets.token_hex(16), int(time.time()), self._model_name())
+        tracing.name_response(request, identity.id)
+        headers = {"x-diptych-ignored": ", ".join(sorted(ignored))} if ignored else {}
+        with request.app[LIFECYCLE].track():
+            if body.stream:
+                view = stream_view(body)
+                chunks = endpoint.chunks(identity, view, len(sources))
+                return await Stream(request, chunks, headers).run(sources)
+            try:
+                answers = await _collect(sources)
+            except asyncio.CancelledError:
+                if not request.app[LIFECYCLE].was_interrupted():
+                    raise
+                raise shutting_down() from None
+        tracing.record_usage(request, [answer.usage for answer in answers])
+        payload = endpoint.body(identity, answers, token_ids=bool(body.return_token_ids))
+        return web.Response(body=payload, content_type="application/json", headers=headers)
+
+
+def stream_view(body: SamplingFields) -> StreamView:
+    options = body.stream_options or StreamOptions()
+    return StreamView(
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+        token_ids=bool(body.return_token_ids),
+    )
+
+
+async def _collect(sources: Sequence[Source]) -> list[Answer]:
+    answers = [Answer() for _ in sources]
+    async with Merge(sources) as outputs:
+        async for batch in outputs:
+            for index, output in batch:
+                answers[index].add(output)
+    return answers
+
+
+class Stream:
+    """Answers one request with server-sent events.
+
+    The status and headers go out when the engine has accepted every prompt, so that a refusal still has a status of its
+    own. Later errors become a frame. Whatever is ready for the client goes into one write.
+    """
+
+    def __init__(self, request: web.Request, chunks: Chunks, headers: dict[str, str]) -> None:
+        self._request = request
+        self._chunks = chunks
+        self._watch = request.app[STALL_WATCH]
+        self._response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream; charset=utf-8",
+                "Cache-Control": "no-cache",
+                "X-Accel-Buffering": "no",
+                **headers,
+            }
+        )
+
+    async def run(self, sources: Sequence[Source]) -> web.StreamResponse:
+        try:
+            tail = await self._generate(sources)
+        except asyncio.CancelledError:
+            if not self._request.app[LIFECYCLE].was_interrupted():
+                raise
+            tail = self._failed(shutting_down())
+        except ConnectionError:
+            # Between the peer's reset and the handler's cancellation a write already fails.
+            tracing.record_disconnect(self._request)
+            return self._response
+        except Exception as error:
+            tail = self._failed(from_exception(error))
+        self._watch.wrote(self._request.transport, len(tail))
+        # The last frames and the end of the body leave together: some clients wait for the end.
+        await self._response.write_eof(tail)
+        return self._response
+
+    async def _generate(self, sources: Sequence[Source]) -> bytes:
+        """Stream everything but the last write, which is returned."""
+        chunks = self._chunks
+        unwritten: list[bytes] = []
+        async with Merge(sources) as outputs:
+            async for batch in outputs:
+                for index, output in batch:
+                    unwritten.append(chunks.of(index, output))
+                if not chunks.all_accepted:
+                    continue
+                if not self._response.prepared:
+                    await self._response.prepare(self._request)
+                if not chunks.all_finished and (data := b"".join(unwritten)):
+                    unwritten.clear()
+                    await self._write(data)
+        tracing.record_usage(self._request, chunks.usages())
+        return b"".join(unwritten) + chunks.closing()
+
+    def _failed(self, error: ApiError) -> bytes:
+        """An error after the headers: a frame with it and the terminator; before them, the answer itself."""
+        if not self._response.prepared:
+            raise error
+        tracing.record_error(self._request, error)
+        return b"data: " + error.body() + b"\n\n" + DONE
+
+    async def _write(self, data: bytes) -> None:
+        self._watch.wrote(self._request.transport, len(data))
+        await self._response.write(data)

@@ -1,0 +1,99 @@
+"""Metrics for Prometheus, read from the engine's own counters at each scrape. No global registry is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from diptych import AsyncEngine
+
+_GAUGES = {
+    "requests_running": "Requests that hold KV blocks.",
+    "requests_waiting": "Accepted requests that wait to be admitted or, preempted, to come back.",
+    "worker_alive": "1 while the worker answers, 0 while it is being restarted.",
+}
+_COUNTERS = {
+    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache, at a request's first admission only.",
+    "prefix_cache_hits": "Prompt tokens found in the prefix cache, at a request's first admission only.",
+    "prompt_tokens": "Prompt tokens of admitted requests, cached ones included.",
+    "generation_tokens": "Tokens generated, each counted once however often its request was preempted or restarted.",
+    "preemptions": "Times a request was preempted and later computed again.",
+    "worker_restarts": "Times the worker was lost and started again.",
+}
+_HISTOGRAMS = {
+    "time_to_first_token": "TTFT: last request byte in to first token's frame out.",
+    "inter_token_latency": "ITL: each gap between two tokens of a request. "
+    "(TPOT is another figure: (E2E - TTFT) / (tokens - 1), seconds per token.)",
+    "e2e_request_latency": "E2E: last request byte in to last frame out, finished requests only.",
+    "queue_time": "Last request byte in to first admission by the scheduler.",
+}
+
+
+class EngineCollector(Collector):
+    """Families of one engine, labelled with the served model's name."""
+
+    def __init__(self, engine: AsyncEngine, model_name: Callable[[], str]) -> None:
+        self._engine = engine
+        self._model_name = model_name
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: a registry must not ask an engine that has not started."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        if not self._engine.ready:
+            return
+        stats = self._engine.stats()
+        labels = [self._model_name()]
+        for name, text in _GAUGES.items():
+            yield _gauge(name, text, labels, float(getattr(stats, name)))
+        yield _gauge(
+            "kv_cache_usage_ratio",
+            "KV blocks in use by requests / all blocks; cached blocks that nobody uses do not count.",
+            labels,
+            stats.kv_blocks_used / max(1, stats.kv_blocks_total),
+        )
+        for name, text in _COUNTERS.items():
+            counter = CounterMetricFamily(f"diptych_{name}", text, labels=["model_name"])
+            counter.add_metric(labels, getattr(stats, name))
+            yield counter
+        yield _requests_total(stats.requests_total, labels)
+        for name, text in _HISTOGRAMS.items():
+            yield _histogram(name, text, labels, stats.histograms[name])
+
+
+def registry_for(engine: AsyncEngine, model_name: Callable[[], str]) -> CollectorRegistry:
+    """A registry of its own with one collector."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineCollector(engine, model_name))
+    return registry
+
+
+def _gauge(name: str, text: str, labels: list[str], value: float) -> Metric:
+    gauge = GaugeMetricFamily(f"diptych_{name}", text, labels=["model_name"])
+    gauge.add_metric(labels, value)
+    return gauge
+
+
+def _requests_total(by_reason: dict[str, int], labels: list[str]) -> Metric:
+    text = "Requests that ended, by reason: stop, length, abort, or the kind of the error."
+    counter = CounterMetricFamily("diptych_requests", text, labels=["model_name", "reason"])
+    for reason, count in sorted(by_reason.items()):
+        counter.add_metric([*labels, reason], count)
+    return counter
+
+
+def _histogram(name: str, text: str, labels: list[str], data: Any) -> Metric:
+    """From per-bucket counts, the last one above all bounds, to Prometheus' cumulative ones."""
+    family = HistogramMetricFamily(f"diptych_{name}_seconds", text, labels=["model_name"])
+    cumulative = 0
+    buckets = []
+    for bound, count in zip([*map(str, map(float, data.buckets)), "+Inf"], data.counts, strict=True):
+        cumulative += count
+        buckets.append((bound, cumulative))
+    family.add_metric(labels, buckets, data.sum)
+    return family
