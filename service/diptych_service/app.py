@@ -19,7 +19,6 @@ def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.
     """An aiohttp application that serves `engine`. Run it with `handler_cancellation=True`, so that a client that
     disconnects aborts its request also while no bytes flow."""
     config = config or ServiceConfig()
-    config.validate()
     # `web.Application` and a list: instrumentation of aiohttp replaces the class and inserts into the list.
     app = web.Application(
         middlewares=[

@@ -127,7 +127,7 @@ class Chunks:
         return self._start + b',"choices":[],"usage":' + _encode(total_usage(self.usages())) + b"}\n\n" + DONE
 
     def _accept(self, choice: ChoiceState, output: Output) -> None:
-        choice.prompt_tokens = output.prompt_tokens
+        choice.prompt_tokens = output.prompt_tokens or 0
         choice.prompt_ids = output.prompt_ids
         self._num_accepted += 1
 

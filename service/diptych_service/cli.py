@@ -12,6 +12,7 @@ from pathlib import Path
 
 import diptych_core
 from diptych import AsyncEngine, hub
+from diptych.config_sources import FILE_VARIABLE
 from diptych.errors import DiptychError
 from diptych_service import __version__, otel, server, settings
 from diptych_service.config import LOG_LEVELS
@@ -51,9 +52,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(options: argparse.Namespace) -> int:
     _log_to_stderr(logging.INFO)
-    chosen = settings.load(vars(options), os.environ, options.config)
+    file = options.config or os.environ.get(FILE_VARIABLE)
+    chosen = settings.load(vars(options), os.environ, Path(file) if file else None)
     if options.print_config:
-        print(settings.to_toml(chosen), end="")
+        print(chosen.toml, end="")
         return 0
     logging.getLogger().setLevel(LOG_LEVELS[chosen.service.log_level])
     # What the worker does not need it does not inherit.
@@ -67,7 +69,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _pull(options: argparse.Namespace) -> int:
     _log_to_stderr(logging.INFO)
-    print(hub.resolve(options.name, options.revision))
+    print(hub.resolve_model(options.name, options.revision, progress=True))
     return 0
 
 

@@ -13,7 +13,10 @@ from diptych.errors import ConfigError
 
 
 class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything about HTTP; nothing here changes what is generated. Times in seconds, sizes in bytes."""
+    """Everything about HTTP; nothing here changes what is generated. Times in seconds, sizes in bytes.
+
+    Wrong values, all of them at once, raise `ConfigError` at construction.
+    """
 
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(description="port to listen on; 0 takes a free one and prints it")] = 8000
@@ -30,8 +33,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_body_bytes: Annotated[int, Meta(description="largest request body, after decompression")] = 32 * 1024 * 1024
     log_level: Annotated[str, Meta(description="debug, info, warning or error")] = "info"
 
-    def validate(self) -> None:
-        """Raise one `ConfigError` that names every field out of range with its value."""
+    def __post_init__(self) -> None:
         problems = []
         if not self.host:
             problems.append("host is empty: give an address, for example 127.0.0.1")

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -100,10 +101,10 @@ async def _serve(settings: Settings, announce: Announce) -> int:
         await _close(engine, runner)
 
 
-async def _unless(event: asyncio.Event, work: asyncio.Future[None] | object) -> bool:
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
     """Run `work`, or cancel it when the event comes first; whether it was completed."""
-    task = asyncio.ensure_future(work)  # type: ignore[arg-type]
-    watch = asyncio.ensure_future(event.wait())
+    task = asyncio.create_task(work)
+    watch = asyncio.create_task(event.wait())
     try:
         await asyncio.wait([task, watch], return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -37,7 +37,7 @@ class StallWatch:
 
     async def on_prepare(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Signal handler of the application: an answer starts."""
-        transport = cast("asyncio.Transport | None", request.transport)
+        transport = request.transport
         if transport is not None and transport not in self._watched:
             self._watched[transport] = _Progress(asyncio.get_running_loop().time())
 
