@@ -1,5 +1,5 @@
 //! The cost of a token: ours, with and without stop strings, next to the tokenizers library's `DecodeStream`.
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/text/common.rs"]
 mod common;
 
 use std::hint::black_box;

@@ -1,10 +1,8 @@
 //! Ids to text, incrementally: equal to decoding all bytes at once, whatever the ids, the prompt and the chunking.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{added, bytes_ids, id, oracle, stream, table};
+use crate::common::{added, bytes_ids, id, oracle, stream, table};
 use diptych_text::{Detokenizer, StreamOptions, TextStream, TokenTable};
 use proptest::prelude::*;
 
@@ -182,7 +180,7 @@ fn the_prompt_tail_is_as_short_as_can_be() {
 
 /// Any id of the table and a few beyond; broken and whole tokens in equal parts.
 fn any_ids(length: usize) -> impl Strategy<Value = Vec<u32>> {
-    let beyond = common::added("é") + 4;
+    let beyond = crate::common::added("déjà") + 4;
     let cut_characters = 260..281u32;
     proptest::collection::vec(
         prop_oneof![0..beyond, cut_characters, 0x80..0xC0u32, 0x20..0x7Fu32],

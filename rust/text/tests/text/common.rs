@@ -8,7 +8,7 @@ use diptych_text::{StopMatch, StreamOptions, TextStream, TokenTable, Tokenizer};
 use serde_json::{Value, json};
 
 /// Tokens beside the 256 single bytes: words, cut and broken characters, whole characters.
-pub const LONGER: &[&[u8]] = &[
+pub(crate) const LONGER: &[&[u8]] = &[
     b" t",
     b"he",
     b" the",
@@ -35,7 +35,7 @@ pub const LONGER: &[&[u8]] = &[
     "\u{FFFD}".as_bytes(),
     "\u{200D}".as_bytes(),
 ];
-pub const MERGES: &[(&[u8], &[u8])] = &[
+pub(crate) const MERGES: &[(&[u8], &[u8])] = &[
     (b" ", b"t"),
     (b"h", b"e"),
     (b" t", b"he"),
@@ -44,18 +44,18 @@ pub const MERGES: &[(&[u8], &[u8])] = &[
     (b"\xF0", b"\x9F"),
     (b"\xF0\x9F", b"\x98"),
 ];
-/// Added tokens; a `true` marks a special one. The last three show how the byte alphabet treats added text.
-pub const ADDED: &[(&str, bool)] = &[
+/// Added tokens; a `true` marks a special one. The last four show how the byte alphabet treats added text.
+pub(crate) const ADDED: &[(&str, bool)] = &[
     ("<|start|>", true),
     ("<|end|>", true),
     ("<think>", false),
     ("snow☃man", false),
     ("two words", false),
-    ("é", false),
+    ("déjà", false),
 ];
 
 /// The byte alphabet as GPT-2's `bytes_to_unicode` defines it.
-pub fn alphabet() -> Vec<char> {
+pub(crate) fn alphabet() -> Vec<char> {
     let mut next = 256;
     (0..=255u8)
         .map(|byte| match byte {
@@ -68,7 +68,7 @@ pub fn alphabet() -> Vec<char> {
         .collect()
 }
 
-pub fn spell(bytes: &[u8]) -> String {
+pub(crate) fn spell(bytes: &[u8]) -> String {
     let alphabet = alphabet();
     bytes
         .iter()
@@ -77,7 +77,7 @@ pub fn spell(bytes: &[u8]) -> String {
 }
 
 /// The id of a token among the single bytes and [`LONGER`].
-pub fn id(bytes: &[u8]) -> u32 {
+pub(crate) fn id(bytes: &[u8]) -> u32 {
     if let [byte] = bytes {
         return u32::from(*byte);
     }
@@ -88,20 +88,20 @@ pub fn id(bytes: &[u8]) -> u32 {
     256 + index as u32
 }
 
-/// The id of an added token; a gap of three unused ids comes before them.
-pub fn added(content: &str) -> u32 {
+/// The id of an added token.
+pub(crate) fn added(content: &str) -> u32 {
     let index = ADDED
         .iter()
         .position(|(token, _)| *token == content)
         .expect("a known token");
-    256 + LONGER.len() as u32 + 3 + index as u32
+    256 + LONGER.len() as u32 + index as u32
 }
 
-pub fn bytes_ids(bytes: &[u8]) -> Vec<u32> {
+pub(crate) fn bytes_ids(bytes: &[u8]) -> Vec<u32> {
     bytes.iter().map(|&byte| u32::from(byte)).collect()
 }
 
-pub fn tokenizer_json() -> Value {
+pub(crate) fn tokenizer_json() -> Value {
     let vocabulary: serde_json::Map<String, Value> = (0..=255u8)
         .map(|byte| vec![byte])
         .chain(LONGER.iter().map(|token| token.to_vec()))
@@ -130,40 +130,40 @@ pub fn tokenizer_json() -> Value {
     })
 }
 
-pub fn write_tokenizer(folder: &Path, json: &Value) {
+pub(crate) fn write_tokenizer(folder: &Path, json: &Value) {
     std::fs::write(folder.join("tokenizer.json"), json.to_string()).unwrap();
 }
 
-pub fn tokenizer() -> Tokenizer {
+pub(crate) fn tokenizer() -> Tokenizer {
     let folder = tempfile::tempdir().unwrap();
     write_tokenizer(folder.path(), &tokenizer_json());
     Tokenizer::from_folder(folder.path()).unwrap()
 }
 
 /// The library's own tokenizer over the same file: the oracle.
-pub fn oracle() -> tokenizers::Tokenizer {
+pub(crate) fn oracle() -> tokenizers::Tokenizer {
     tokenizers::Tokenizer::from_bytes(tokenizer_json().to_string()).unwrap()
 }
 
-pub fn table() -> Arc<TokenTable> {
+pub(crate) fn table() -> Arc<TokenTable> {
     tokenizer().table()
 }
 
 /// Everything a stream gave.
 #[derive(Debug, PartialEq)]
-pub struct Streamed {
-    pub deltas: Vec<String>,
-    pub found: Option<StopMatch>,
+pub(crate) struct Streamed {
+    pub(crate) deltas: Vec<String>,
+    pub(crate) found: Option<StopMatch>,
 }
 
 impl Streamed {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.deltas.concat()
     }
 }
 
 /// Pushes `ids` one by one until a stop matches, then finishes; the last delta is what `finish` gave.
-pub fn stream(table: &Arc<TokenTable>, options: StreamOptions, ids: &[u32]) -> Streamed {
+pub(crate) fn stream(table: &Arc<TokenTable>, options: StreamOptions, ids: &[u32]) -> Streamed {
     let mut stream = TextStream::new(Arc::clone(table), options).unwrap();
     let mut deltas = Vec::new();
     let mut found = None;
@@ -181,7 +181,7 @@ pub fn stream(table: &Arc<TokenTable>, options: StreamOptions, ids: &[u32]) -> S
     Streamed { deltas, found }
 }
 
-pub fn stops<S: AsRef<str>>(stop: &[S]) -> StreamOptions {
+pub(crate) fn stops<S: AsRef<str>>(stop: &[S]) -> StreamOptions {
     StreamOptions {
         stop: stop.iter().map(|stop| stop.as_ref().to_owned()).collect(),
         ..StreamOptions::default()
