@@ -1,1 +1,47 @@
-//! Under construction.
+//! `diptych_core._native`: the Python face of the runtime and of the text crate.
+//!
+//! Each method parses, releases the GIL where the call may wait, and maps errors by the one table in [`errors`].
+
+mod array;
+mod engine;
+mod errors;
+mod frame;
+mod text;
+mod worker;
+
+use pyo3::prelude::*;
+
+/// `CLOCK_MONOTONIC` in nanoseconds, the clock of every time stamp of the engine; equals `time.monotonic_ns()`.
+#[pyfunction]
+fn now_ns() -> u64 {
+    runtime::now_ns()
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add(
+        "build_profile",
+        if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        },
+    )?;
+    module.add_function(wrap_pyfunction!(now_ns, module)?)?;
+    errors::register(module)?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<engine::FrameQueue>()?;
+    module.add_class::<frame::Frame>()?;
+    module.add_class::<frame::Accepted>()?;
+    module.add_class::<frame::Finished>()?;
+    module.add_class::<frame::Failure>()?;
+    module.add_class::<worker::Port>()?;
+    module.add_class::<worker::Step>()?;
+    module.add_class::<worker::Control>()?;
+    module.add_class::<array::Array>()?;
+    module.add_function(wrap_pyfunction!(worker::run_scripted, module)?)?;
+    module.add_class::<text::Tokenizer>()?;
+    module.add_class::<text::ChatTemplate>()?;
+    module.add_class::<text::TextStream>()
+}

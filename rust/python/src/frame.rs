@@ -1,0 +1,119 @@
+//! What a request's owner receives, as frozen Python objects.
+
+use pyo3::prelude::*;
+use runtime::Done;
+
+/// Monotonic nanoseconds: arrived, tokenised, admitted, first token, finished; 0 where it did not come that far.
+type Timings = (u64, u64, u64, u64, u64);
+
+fn timings(from: runtime::Timings) -> Timings {
+    (
+        from.arrived,
+        from.tokenised,
+        from.admitted,
+        from.first_token,
+        from.finished,
+    )
+}
+
+/// Everything of one request since the last drain.
+#[pyclass(frozen, get_all, module = "diptych_core.engine")]
+pub(crate) struct Frame {
+    request: u64,
+    accepted: Option<Py<Accepted>>,
+    text: String,
+    token_ids: Vec<u32>,
+    finished: Option<Py<Finished>>,
+    failure: Option<Py<Failure>>,
+}
+
+impl Frame {
+    pub(crate) fn new(py: Python<'_>, frame: runtime::Frame) -> PyResult<Self> {
+        let (finished, failure) = match frame.done {
+            Some(Done::Finished(done)) => (Some(Py::new(py, Finished::from(done))?), None),
+            Some(Done::Failed(done)) => (None, Some(Py::new(py, Failure::from(done))?)),
+            None => (None, None),
+        };
+        Ok(Self {
+            request: frame.request,
+            accepted: frame
+                .accepted
+                .map(|accepted| Py::new(py, Accepted::from(accepted)))
+                .transpose()?,
+            text: frame.text,
+            token_ids: frame.token_ids,
+            finished,
+            failure,
+        })
+    }
+}
+
+/// The core has taken the request.
+#[pyclass(frozen, get_all, module = "diptych_core.engine")]
+pub(crate) struct Accepted {
+    prompt_tokens: u32,
+    prompt_ids: Option<Vec<u32>>,
+}
+
+impl From<runtime::Accepted> for Accepted {
+    fn from(from: runtime::Accepted) -> Self {
+        Self {
+            prompt_tokens: from.prompt_tokens,
+            prompt_ids: from.prompt_ids,
+        }
+    }
+}
+
+/// The end of a request that did what it was asked, or was aborted.
+#[pyclass(frozen, get_all, module = "diptych_core.engine")]
+pub(crate) struct Finished {
+    reason: &'static str,
+    stop_string: Option<String>,
+    stop_token: Option<u32>,
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    cached_tokens: u32,
+    timings: Timings,
+    preemptions: u32,
+    events: Vec<(u64, &'static str)>,
+}
+
+impl From<runtime::Finished> for Finished {
+    fn from(from: runtime::Finished) -> Self {
+        Self {
+            reason: from.reason.as_str(),
+            stop_string: from.stop_string,
+            stop_token: from.stop_token,
+            prompt_tokens: from.prompt_tokens,
+            completion_tokens: from.completion_tokens,
+            cached_tokens: from.cached_tokens,
+            timings: timings(from.timings),
+            preemptions: from.preemptions,
+            events: from.events,
+        }
+    }
+}
+
+/// The end of a request that failed.
+#[pyclass(frozen, get_all, module = "diptych_core.engine")]
+pub(crate) struct Failure {
+    kind: &'static str,
+    message: String,
+    details: String,
+    timings: Timings,
+    prompt_tokens: u32,
+    completion_tokens: u32,
+}
+
+impl From<runtime::Failure> for Failure {
+    fn from(from: runtime::Failure) -> Self {
+        Self {
+            kind: from.kind.as_str(),
+            message: from.message,
+            details: serde_json::Value::Object(from.details).to_string(),
+            timings: timings(from.timings),
+            prompt_tokens: from.prompt_tokens,
+            completion_tokens: from.completion_tokens,
+        }
+    }
+}
