@@ -16,11 +16,12 @@ HUB_IGNORED = ["*/*", "consolidated*"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
-def resolve_model(model: str, revision: str | None = None, *, progress: bool = False) -> Path:
+def resolve_model(model: str, revision: str | None = None, *, progress: bool = False, weights: bool = True) -> Path:
     """The local folder of `model`: a known name, a folder, or a Hugging Face id at `revision` (fetched if need be).
 
     Written as a path (`./name`), a folder wins over a known name. `progress` goes to standard error; embedders leave it
-    off. Blocks on disk and network. Raises `ModelError`.
+    off. `weights` false: the folder need hold none (they are fetched all the same). Blocks on disk and network. Raises
+    `ModelError`.
     """
     if model in KNOWN_MODELS:
         _no_revision(model, revision, "a known name")
@@ -28,13 +29,13 @@ def resolve_model(model: str, revision: str | None = None, *, progress: bool = F
     folder = Path(model).expanduser()
     if folder.is_dir():
         _no_revision(model, revision, "a local folder")
-        return _checked(folder.resolve(), model)
+        return _checked(folder.resolve(), model, weights)
     if model.startswith(("/", "./", "../", "~")) or _HUB_ID.fullmatch(model) is None:
         raise ModelError(
             f"no model {model!r}: no such folder, and neither a known name ({', '.join(sorted(KNOWN_MODELS))}) "
             "nor a Hugging Face id (owner/name)"
         )
-    return _checked(_from_hub(model, revision, progress), model)
+    return _checked(_from_hub(model, revision, progress), model, weights)
 
 
 def _no_revision(model: str, revision: str | None, what: str) -> None:
@@ -42,10 +43,10 @@ def _no_revision(model: str, revision: str | None, what: str) -> None:
         raise ModelError(f"revision={revision!r} has no meaning for {model!r}, which is {what}; leave it out")
 
 
-def _checked(folder: Path, model: str) -> Path:
+def _checked(folder: Path, model: str, weights: bool) -> Path:
     names = set(os.listdir(folder))
     missing = [name for name in ("config.json", "tokenizer.json") if name not in names]
-    if not any(name.endswith(".safetensors") for name in names):
+    if weights and not any(name.endswith(".safetensors") for name in names):
         missing.append("*.safetensors")
     if missing:
         raise ModelError(f"the model {model!r} cannot be used: {folder} holds no {', no '.join(missing)}")

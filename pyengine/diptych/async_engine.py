@@ -1,0 +1,262 @@
+"""`AsyncEngine`: the engine for asyncio programs, in any number of event loops and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opentelemetry.trace import Span, TracerProvider
+
+from diptych.config import EngineConfig
+from diptych.errors import DiptychError, EngineClosedError, EngineFailure, OverloadedError, from_kind
+from diptych.handle import EngineHandle
+from diptych.loop_queue import LoopQueue, LoopQueues
+from diptych.mailbox import Mailbox
+from diptych.model_info import ModelInfo
+from diptych.output import Output
+from diptych.params import SamplingParams, params_json
+from diptych.record import RequestRecord
+from diptych.requests import Prompt, chat_prompt
+from diptych.stats import EngineStats, retry_after_s
+from diptych.telemetry import fill_span, make_tracer, open_span
+
+if TYPE_CHECKING:
+    from diptych_core.engine import Failure
+
+Result = TypeVar("Result")
+
+CLOSE_LIMIT_S = 5.0
+
+
+class AsyncEngine:
+    """One model, served to coroutines.
+
+        async with AsyncEngine(EngineConfig("smollm2-135m")) as engine:
+            async for output in engine.generate("Once upon a time", SamplingParams(max_tokens=32)):
+                print(output.text, end="")
+
+    It installs no signal handler and touches no environment variable, logger, event-loop policy or tracer provider of
+    the host's. Once started it may be used from any running event loop. Closed, or at the interpreter's exit, it gives
+    back all it took. In a forked child every call raises `EngineForkedError`.
+    """
+
+    def __init__(self, config: EngineConfig, *, tracer_provider: TracerProvider | None = None) -> None:
+        """Nothing is started or read yet. `tracer_provider`: instead of OpenTelemetry's global one."""
+        self._config = config
+        self._tracer = make_tracer(tracer_provider)
+        self._handle: EngineHandle | None = None
+        self._starting = False
+        self._queues = LoopQueues()
+        self._finalizer: weakref.finalize[[EngineHandle, LoopQueues], AsyncEngine] | None = None
+
+    async def start(self) -> None:
+        """Fetch the model if need be, start the worker, and wait until it is ready. Raises `EngineStartError`."""
+        if self._handle is not None or self._starting:
+            raise EngineClosedError("the engine was started before; make a new one to start again")
+        self._starting = True
+        config = self._config
+        handle = await _in_thread(lambda: EngineHandle(config), on_orphan=lambda orphan: orphan.close(0.0))
+        self._handle = handle
+        self._finalizer = weakref.finalize(self, _shut_down, handle, self._queues)
+
+    async def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
+        """Fail what is running, end the worker (killed after `limit_s`), give everything back. Idempotent."""
+        handle = self._handle
+        if handle is None:
+            return
+        try:
+            await _in_thread(lambda: handle.close(limit_s))
+        finally:
+            self._queues.close()
+            if self._finalizer is not None:
+                self._finalizer.detach()
+
+    async def __aenter__(self) -> AsyncEngine:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def config(self) -> EngineConfig:
+        """The configuration; after `start`, with everything automatic decided."""
+        return self._config if self._handle is None else self._handle.config
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return self._running().model_name
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._running().model
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are being served now: started, not closed, and the worker alive."""
+        return self._handle is not None and not self._handle.closed and self._handle.stats().worker_alive
+
+    def stats(self) -> EngineStats:
+        self._queues.sweep()
+        return self._running().stats()
+
+    def worker_pid(self) -> int | None:
+        """The worker's process id; None where it has no process of its own, or is being restarted."""
+        return self._running().worker_pid()
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        arrived_ns: int | None = None,
+        add_special_tokens: bool = True,
+        span: Span | None = None,
+    ) -> AsyncGenerator[Output, None]:
+        """Continue `prompt`, text or token ids. The stream begins with the request's acceptance.
+
+        Leaving the stream early (`aclose`, cancellation, or dropping it) aborts the request. Raises `RequestError` for
+        what is wrong with it, `OverloadedError` if the queue is full, `EngineFailure`, `EngineClosedError`.
+        `arrived_ns`: CLOCK_MONOTONIC at the request's arrival. `span`: filled, not ended; None opens one of its own.
+        """
+        return self._stream(lambda: Prompt(prompt, add_special_tokens), "text_completion", params, arrived_ns, span)
+
+    def chat(  # noqa: PLR0913 (what a chat request says, by keyword)
+        self,
+        messages: Sequence[dict[str, Any]],
+        params: SamplingParams,
+        *,
+        arrived_ns: int | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        span: Span | None = None,
+    ) -> AsyncGenerator[Output, None]:
+        """Answer `messages`, rendered by the model's chat template; else as `generate`. Also raises `TemplateError`."""
+
+        def rendered() -> Prompt:
+            return chat_prompt(messages, add_generation_prompt, continue_final_message, chat_template_kwargs)
+
+        return self._stream(rendered, "chat", params, arrived_ns, span)
+
+    async def _stream(
+        self,
+        make_prompt: Callable[[], Prompt],
+        operation: str,
+        params: SamplingParams,
+        arrived_ns: int | None,
+        span: Span | None,
+    ) -> AsyncGenerator[Output, None]:
+        handle = self._running()
+        record = RequestRecord(operation, handle.model_name, params, arrived_ns or time.monotonic_ns())
+        own_span = open_span(self._tracer, operation, record.model, record.arrived_ns) if span is None else None
+        request: tuple[LoopQueue, Mailbox, int] | None = None
+        try:
+            request = self._submit(handle, make_prompt(), params, record)
+            mailbox = request[1]
+            while True:
+                for output in mailbox.take():
+                    yield output
+                if mailbox.ended:
+                    break
+                await mailbox.wait()
+            if (failure := mailbox.failure()) is not None or record.finish_reason == "abort":
+                raise self._error(failure)
+        except BaseException as error:
+            record.error = error
+            raise
+        finally:
+            record.finished_ns = time.monotonic_ns()
+            if request is not None:
+                _leave(handle, *request)
+            recorded = span if own_span is None else own_span
+            if recorded is not None:
+                fill_span(recorded, record)
+            if own_span is not None:
+                own_span.end()
+            record.error = None  # its traceback holds this frame, which holds the record
+
+    def _submit(
+        self, handle: EngineHandle, prompt: Prompt, params: SamplingParams, record: RequestRecord
+    ) -> tuple[LoopQueue, Mailbox, int]:
+        params.validate(handle.model.vocabulary)
+        queue = self._queues.of_running_loop(handle.frame_queue)
+        encoded = params_json(params, add_special_tokens=prompt.add_special_tokens)
+        number = handle.submit(queue.frames, prompt.content, encoded, record.arrived_ns, chat=prompt.chat)
+        # No frame can be missed: this loop's drain runs in this thread, after this line.
+        mailbox = queue.mailboxes[number] = Mailbox(record)
+        return queue, mailbox, number
+
+    def _error(self, failure: Failure | DiptychError | None) -> DiptychError:
+        if isinstance(failure, DiptychError):
+            return failure
+        if failure is None:
+            return EngineFailure("the request was aborted", kind="aborted")
+        error = from_kind(failure.kind, failure.message, failure.details)
+        if isinstance(error, OverloadedError) and self._handle is not None and not self._handle.closed:
+            return OverloadedError(
+                error.message, retry_after_s=retry_after_s(self._handle.stats()), details=error.details
+            )
+        return error
+
+    def _running(self) -> EngineHandle:
+        if self._handle is None:
+            raise EngineClosedError("the engine is not started: use `async with`, or await start()")
+        return self._handle
+
+
+def _leave(handle: EngineHandle, queue: LoopQueue, mailbox: Mailbox, number: int) -> None:
+    """The stream's reader is gone: abort the request unless it has ended."""
+    if not mailbox.ended:
+        queue.mailboxes.pop(number, None)
+        handle.abort(number)
+
+
+def _shut_down(handle: EngineHandle, queues: LoopQueues) -> None:
+    """For engines that were dropped, or are still open when the interpreter ends."""
+    handle.close(CLOSE_LIMIT_S)
+    if not handle.forked:
+        queues.close()
+
+
+async def _in_thread(work: Callable[[], Result], on_orphan: Callable[[Result], None] | None = None) -> Result:
+    """Await blocking work in a thread of its own: a thread of the loop's executor would stay when the engine is closed.
+
+    If the waiting is cancelled the work goes on; `on_orphan` then gets its result.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            if error is None and on_orphan is not None:
+                threading.Thread(target=on_orphan, args=(result,), name="diptych-orphan").start()
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:  # the loop was closed meanwhile
+            if error is None and on_orphan is not None:
+                on_orphan(result)  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=run, name="diptych-blocking")
+    thread.start()
+    try:
+        return await future
+    finally:
+        if future.done() and not future.cancelled():
+            thread.join()

@@ -1,0 +1,138 @@
+"""`EngineConfig`: everything one can set about an engine, checked together."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from diptych.errors import ConfigError
+from diptych.validation import Problems, shown
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+WORKERS = ("process", "inline", "scripted", "scripted_thread")
+SCRIPTED = ("scripted", "scripted_thread")
+
+Script = str | list[list[int]]
+
+# Fields of features that are not built yet: the values that change nothing, and what is missing for the others.
+_NOT_BUILT: dict[str, tuple[tuple[Any, ...], str]] = {
+    "target_itl_ms": ((None,), "the latency model that turns a target into a step budget is missing"),
+    "exact": ((None, False), "the kernels that keep results equal to the bit across batches are missing"),
+    "kv_cache_dtype": (("auto",), "kernels that read a converted KV cache are missing"),
+}
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to run one model. Wrong values, all of them at once, raise `ConfigError` at construction.
+
+    `None` means unbounded or chosen at start; `AsyncEngine.config` then shows what was chosen.
+
+    - `model`, `revision`: a known name, a folder, or a Hugging Face id at a revision.
+    - `dtype`: arithmetic of the worker.
+    - `max_model_len`: tokens of prompt and output together; the model's own limit by default and at most.
+    - `block_size`: tokens a KV block holds; a power of two, 1..256.
+    - `kv_cache_bytes` or `memory_utilization`: KV pool in bytes, or as a fraction of the CUDA device's memory.
+    - `max_running`: requests in one step; `max_batched_tokens`, `max_prefill_tokens`: tokens in one step.
+    - `max_queued_requests`: requests waiting for room; beyond, `OverloadedError`.
+    - `worker`: `process`, `inline` (a thread here), `scripted` (no model, a process), `scripted_thread` (no model, a
+      thread here). `script`: a file with a JSON list of token ids per line, or those lists; line `i mod n` answers the
+      i-th request, without a script the next token is a hash of all before. `script_step_ms`: time of its step.
+    - `worker_python`: the interpreter of worker processes. `threads`: CPU threads of a worker.
+    """
+
+    model: str
+    revision: str | None = None
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    block_size: int = 16
+    kv_cache_dtype: str = "auto"
+    kv_cache_bytes: int | None = None
+    memory_utilization: float | None = None
+    prefix_cache: bool = True
+    max_running: int = 256
+    max_batched_tokens: int | None = None
+    max_prefill_tokens: int | None = None
+    target_itl_ms: float | None = None
+    max_queued_requests: int = 1024
+    device: str = "auto"
+    worker: str = "process"
+    worker_python: str | None = None
+    threads: int | None = None
+    exact: bool | None = None
+    script: Script | None = None
+    script_step_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if problems := config_problems(self):
+            raise ConfigError(problems)
+
+
+def default_batched_tokens(device: str) -> int:
+    """Tokens a step where nothing is said: what keeps the device busy without making running streams wait long."""
+    return 8192 if device == "cuda" else 512
+
+
+def config_problems(config: EngineConfig) -> list[str]:
+    """Every problem of the configuration that can be told without the model, one line each."""
+    found = Problems(config)
+    _check_choices(found)
+    _check_ranges(config, found)
+    if not found.lines:
+        _check_together(config, found)
+    return found.lines
+
+
+def _check_choices(found: Problems) -> None:
+    for name, allowed in (("dtype", DTYPES), ("device", DEVICES), ("worker", WORKERS)):
+        for _, value in found.values(name):
+            found.require(name, value in allowed, f"one of {', '.join(allowed)}")
+    for name, (neutral, missing) in _NOT_BUILT.items():
+        for _, value in found.values(name):
+            if value not in neutral:
+                accepted = " or ".join("unset" if choice is None else repr(choice) for choice in neutral)
+                found.add(f"{name}={shown(value)}: not in this build, {missing}; it must be {accepted}")
+
+
+def _check_ranges(config: EngineConfig, found: Problems) -> None:
+    for name, value in found.values("model", "revision"):
+        found.require(name, bool(value.strip()), "a name that is not empty")
+    for _, value in found.values("block_size"):
+        found.require("block_size", value in {1 << power for power in range(9)}, "a power of two from 1 to 256")
+    found.at_least(1, "max_running", "max_batched_tokens", "max_prefill_tokens", "max_queued_requests", "threads")
+    found.at_least(2, "max_model_len")
+    found.at_least(1, "kv_cache_bytes")
+    found.between(0.0, 3_600_000.0, "script_step_ms")
+    for name, value in found.values("memory_utilization"):
+        found.require(name, 0.0 < value <= 1.0, "a fraction above 0, at most 1")
+    for name, value in found.values("worker_python"):
+        executable = os.path.isfile(value) and os.access(value, os.X_OK)
+        found.require(name, executable, "the path of an executable Python interpreter")
+    if isinstance(config.script, list) and "script" not in found.skip:
+        found.require("script", all(min(ids, default=0) >= 0 for ids in config.script), "token ids, 0 or above")
+        found.require("script", bool(config.script), "at least one list of token ids")
+    for name, value in found.values("script"):
+        if isinstance(value, str):
+            found.require(name, os.path.isfile(value), "an existing file")
+
+
+def _check_together(config: EngineConfig, found: Problems) -> None:
+    tokens = config.max_batched_tokens or default_batched_tokens(config.device)
+    if config.max_running > tokens:
+        origin = "" if config.max_batched_tokens else " (its default here)"
+        found.add(
+            f"max_running={config.max_running} exceeds max_batched_tokens={tokens}{origin}: every running request "
+            "needs a token of each step, so raise max_batched_tokens or lower max_running"
+        )
+    if config.kv_cache_bytes is not None and config.memory_utilization is not None:
+        found.add("kv_cache_bytes and memory_utilization both size the KV cache: give one of them")
+    if config.memory_utilization is not None and config.device == "cpu":
+        found.add("memory_utilization counts the memory of a CUDA device; on device='cpu' give kv_cache_bytes")
+    if config.worker not in SCRIPTED:
+        for name, neutral in (("script", None), ("script_step_ms", 0.0)):
+            if getattr(config, name) != neutral:
+                found.add(f"{name} is for worker='scripted' only, and worker={config.worker!r}")
+    if config.worker_python is not None and config.worker not in ("process", "scripted"):
+        found.add(f"worker_python is for workers with a process of their own, and worker={config.worker!r}")

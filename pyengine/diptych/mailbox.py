@@ -1,0 +1,92 @@
+"""Frames of one request between the event loop's drain and the coroutine that reads them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from diptych.errors import DiptychError
+from diptych.output import Output, Timings, Usage
+from diptych.record import RequestRecord
+
+if TYPE_CHECKING:
+    from diptych_core.engine import Accepted, Failure, Finished, Frame
+
+
+class Mailbox:
+    """Merges what its reader has not taken yet, so that a slow reader costs its own text and nothing more.
+
+    One reader, in the loop that also calls `push` and `fail`.
+    """
+
+    __slots__ = ("_accepted", "_error", "_failure", "_finished", "_text", "_token_ids", "_waiter", "ended", "record")
+
+    def __init__(self, record: RequestRecord) -> None:
+        self.record = record
+        self.ended = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._accepted: Accepted | None = None
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+        self._finished: Finished | None = None
+        self._failure: Failure | None = None
+        self._error: DiptychError | None = None
+
+    def push(self, frame: Frame) -> None:
+        self.record.saw(frame)
+        self._accepted = frame.accepted or self._accepted
+        if frame.text:
+            self._text.append(frame.text)
+        self._token_ids += frame.token_ids
+        self._finished, self._failure = frame.finished, frame.failure
+        self.ended = self._finished is not None or self._failure is not None
+        self._wake()
+
+    def fail(self, error: DiptychError) -> None:
+        """End the stream with `error` after what was already pushed."""
+        self.ended = True
+        self._error = error
+        self._wake()
+
+    async def wait(self) -> None:
+        """Until something was pushed since the last `take`."""
+        if self._accepted is None and not self._token_ids and not self._text and not self.ended:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def take(self) -> list[Output]:
+        """Everything there is, the acceptance as an output of its own; the last one has a finish reason."""
+        outputs = []
+        if self._accepted is not None:
+            accepted, self._accepted = self._accepted, None
+            outputs.append(Output(accepted=True, prompt_tokens=accepted.prompt_tokens, prompt_ids=accepted.prompt_ids))
+        finished, self._finished = self._finished, None
+        if finished is not None and finished.reason != "abort":
+            outputs.append(self._last(finished))
+        elif self._text or self._token_ids:
+            outputs.append(Output(text="".join(self._text), token_ids=self._token_ids))
+        self._text, self._token_ids = [], []
+        return outputs
+
+    def failure(self) -> Failure | DiptychError | None:
+        """What ended the stream, if it was no regular end; to be asked when `take` gave all there was."""
+        return self._error or self._failure
+
+    def _last(self, finished: Finished) -> Output:
+        reason = finished.stop_string if finished.stop_string is not None else finished.stop_token
+        return Output(
+            text="".join(self._text),
+            token_ids=self._token_ids,
+            finish_reason="stop" if finished.reason == "stop" else "length",
+            stop_reason=reason,
+            usage=Usage(finished.prompt_tokens, finished.completion_tokens, finished.cached_tokens),
+            timings=Timings(*finished.timings),
+            preemptions=finished.preemptions,
+        )
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

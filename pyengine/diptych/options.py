@@ -1,0 +1,162 @@
+"""From a configuration and a model to the options that the Rust engine starts with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diptych.config import SCRIPTED, EngineConfig, config_problems, default_batched_tokens
+from diptych.errors import ConfigError
+from diptych.hardware import available_cpus
+from diptych.hub.known import KNOWN_MODELS
+from diptych.model_info import ModelInfo, special_ids
+
+START_TIMEOUT_S = 600
+DEFAULT_MEMORY_UTILIZATION = 0.9
+# The scripted worker keeps one 32-bit word for each token of its pool.
+SCRIPTED_BYTES_PER_TOKEN = 4
+SCRIPTED_DEFAULT_TOKENS = 1 << 20
+
+_SECRET = re.compile(
+    r"(.*_)?(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEYS?|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)(_.*)?"
+    r"|OTEL_EXPORTER_(.*_)?HEADERS",
+    re.IGNORECASE,
+)
+
+
+def sensitive_variables(names: Iterable[str]) -> list[str]:
+    """Those environment variables that look like secrets: a worker computes, and has no use for any of them."""
+    return sorted(name for name in names if _SECRET.fullmatch(name))
+
+
+def served_name(config: EngineConfig, model: ModelInfo) -> str:
+    """The name under which clients ask for the model: the one given, or the base name of a folder."""
+    if config.model in KNOWN_MODELS or not Path(config.model).expanduser().is_dir():
+        return config.model
+    return Path(model.folder).name
+
+
+def cuda_visible() -> bool:
+    """Whether NVIDIA's driver is loaded, told without importing torch."""
+    return os.path.exists("/dev/nvidiactl")
+
+
+def resolve_config(config: EngineConfig, model: ModelInfo) -> EngineConfig:
+    """`config` with everything automatic decided. Raises `ConfigError` if what was decided does not go together."""
+    device = config.device
+    if device == "auto":
+        device = "cuda" if cuda_visible() and config.worker not in SCRIPTED else "cpu"
+    chosen = {
+        "device": device,
+        "max_model_len": model.max_model_len,
+        "max_batched_tokens": config.max_batched_tokens or default_batched_tokens(device),
+        "threads": config.threads or available_cpus(),
+        "exact": False,
+    }
+    return msgspec.structs.replace(config, **chosen)
+
+
+def read_script(config: EngineConfig, vocabulary: int) -> list[list[int]] | None:
+    """The scripted worker's lists of ids. Raises `ConfigError` naming the line that is wrong."""
+    if config.script is None or isinstance(config.script, list):
+        script = config.script
+    else:
+        script = _parse_script(Path(config.script))
+    for index, ids in enumerate(script or []):
+        wrong = [token for token in ids if token >= vocabulary]
+        if wrong:
+            raise ConfigError([f"script line {index + 1} holds {wrong[:5]}: the vocabulary has {vocabulary} ids"])
+    return script
+
+
+def engine_options(config: EngineConfig, model: ModelInfo, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options of `diptych_core.engine.Engine` for a resolved configuration."""
+    return {
+        "worker": {
+            "kind": config.worker,
+            "python": config.worker_python or sys.executable,
+            "environment_remove": sensitive_variables(environ),
+            "options": _scripted_options(config, model) if config.worker in SCRIPTED else _model_options(config, model),
+            "start_timeout_s": START_TIMEOUT_S,
+        },
+        "limits": {
+            "block_size": config.block_size,
+            "max_running": config.max_running,
+            "max_batched_tokens": config.max_batched_tokens,
+            "max_prefill_tokens": config.max_prefill_tokens,
+            "max_model_len": config.max_model_len,
+            "max_queued_requests": config.max_queued_requests,
+            "prefix_cache": config.prefix_cache,
+            "overlap_depth": 0,
+        },
+        "model_folder": model.folder,
+        "vocabulary": model.vocabulary,
+        "eos_ids": model.eos_ids,
+    }
+
+
+def start_problems(config: EngineConfig) -> list[str]:
+    """What must hold of a resolved configuration on this machine."""
+    found = config_problems(config)
+    if config.worker in ("process", "scripted") and not (config.worker_python or sys.executable):
+        found.append("sys.executable is empty here: set worker_python to a Python interpreter that has diptych")
+    return found
+
+
+def _model_options(config: EngineConfig, model: ModelInfo) -> dict[str, Any]:
+    return {
+        "model": model.folder,
+        "dtype": config.dtype,
+        "kv_cache_dtype": config.kv_cache_dtype,
+        "kv_cache_bytes": config.kv_cache_bytes,
+        "memory_utilization": config.memory_utilization or DEFAULT_MEMORY_UTILIZATION,
+        "device": config.device,
+        "threads": config.threads,
+        "prefix_cache": config.prefix_cache,
+    }
+
+
+def _scripted_options(config: EngineConfig, model: ModelInfo) -> dict[str, Any]:
+    block_bytes = SCRIPTED_BYTES_PER_TOKEN * config.block_size
+    pool_bytes = config.kv_cache_bytes
+    if pool_bytes is None:
+        pool_bytes = SCRIPTED_BYTES_PER_TOKEN * max(SCRIPTED_DEFAULT_TOKENS, 2 * model.max_model_len)
+    if pool_bytes < 2 * block_bytes:
+        raise ConfigError(
+            [
+                f"kv_cache_bytes={pool_bytes} holds no two blocks, one being the null block: the scripted worker has "
+                f"{SCRIPTED_BYTES_PER_TOKEN} bytes a token, {block_bytes} a block of {config.block_size}"
+            ]
+        )
+    return {
+        "num_blocks": pool_bytes // block_bytes,
+        "script": read_script(config, model.vocabulary),
+        "step_ms": config.script_step_ms,
+        "eos_id": model.eos_ids[0] if model.eos_ids else 0,
+        "special_ids": special_ids(Path(model.folder)),
+    }
+
+
+def _parse_script(file: Path) -> list[list[int]]:
+    script = []
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            script.append(msgspec.json.decode(line, type=list[int]))
+        except msgspec.DecodeError as error:
+            raise ConfigError([f"script={str(file)!r} line {number}: expected a JSON list of ids: {error}"]) from error
+    if not script:
+        raise ConfigError([f"script={str(file)!r} is empty: expected a JSON list of token ids per line"])
+    return script
+
+
+def encode(options: Mapping[str, Any]) -> bytes:
+    return json.dumps(options).encode()

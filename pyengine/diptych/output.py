@@ -1,0 +1,59 @@
+"""What a request gives: deltas while it runs, then one output with its end."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length"]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request. `cached_tokens` of the prompt were found in the prefix cache at first admission."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Moments of one request in nanoseconds of CLOCK_MONOTONIC; 0 where it never got there."""
+
+    arrived: int
+    tokenised: int
+    admitted: int
+    first_token: int
+    finished: int
+
+
+class Output(msgspec.Struct, frozen=True):
+    """One step of a stream. `text` and `token_ids` are what is new since the last one.
+
+    The first output of a request has `accepted` set, no text, and `prompt_tokens` (`prompt_ids` if asked for). The last
+    one has `finish_reason`, `usage` and `timings`; `stop_reason` is the stop string or stop token id that ended it.
+    """
+
+    text: str = ""
+    token_ids: list[int] = []  # msgspec copies empty defaults
+    accepted: bool = False
+    prompt_tokens: int | None = None
+    prompt_ids: list[int] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    preemptions: int = 0
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """The whole result of one prompt of a batch."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    usage: Usage
+    timings: Timings
+    prompt_ids: list[int] | None = None
+    preemptions: int = 0

@@ -1,0 +1,121 @@
+"""`SamplingParams`: how one request picks its tokens and when it stops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from diptych.errors import InvalidParameterError
+from diptych.validation import Problems, shown
+
+MAX_STOP_STRINGS = 128
+MAX_STOP_BYTES = 64 * 1024
+MAX_PROBLEMS_SHOWN = 10
+
+
+class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sampling settings of one request; `validate` checks them, and every engine call does so first.
+
+    - `max_tokens`: output tokens at most; None for as many as the context holds.
+    - `temperature`: 0..100, below 1e-5 greedy. `top_k`: -1 or 0 off. `top_p`: (0, 1]. `min_p`: [0, 1].
+    - `presence_penalty`, `frequency_penalty`: -2..2. `repetition_penalty`: above 0.
+    - `seed`: int64; None draws one. `logit_bias`: token id to -100..100.
+    - `stop`: at most 128 strings, 64 KiB together; the output ends before the first that appears, or with it if
+      `include_stop_str_in_output`. `stop_token_ids`: ids that end the output. `ignore_eos`: the model's end does not.
+    - `skip_special_tokens`: leave special tokens out of the text. `return_prompt_ids`: the first output has them.
+    """
+
+    max_tokens: int | None = 16
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    logit_bias: dict[int, float] = {}  # msgspec copies empty defaults
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    return_prompt_ids: bool = False
+
+    def validate(self, vocabulary: int | None = None) -> None:
+        """Raise one `InvalidParameterError` that lists every problem; with `vocabulary`, token ids must be below it."""
+        problems = params_problems(self, vocabulary)
+        if problems:
+            rest = len(problems) - MAX_PROBLEMS_SHOWN
+            more = [f"and {rest} more"] if rest > 0 else []
+            message = "; ".join(problems[:MAX_PROBLEMS_SHOWN] + more)
+            raise InvalidParameterError(message, problems=problems, details={"problems": problems[:MAX_PROBLEMS_SHOWN]})
+
+
+def params_problems(params: SamplingParams, vocabulary: int | None = None) -> list[str]:
+    found = Problems(params)
+    found.at_least(1, "max_tokens")
+    found.between(0.0, 100.0, "temperature")
+    found.between(0.0, 1.0, "min_p")
+    found.between(-2.0, 2.0, "presence_penalty", "frequency_penalty")
+    found.at_least(-1, "top_k")
+    for name, value in found.values("top_p"):
+        found.require(name, 0.0 < value <= 1.0, "a number above 0, at most 1")
+    for name, value in found.values("repetition_penalty"):
+        found.require(name, math.isfinite(value) and value > 0.0, "a finite number above 0")
+    for name, value in found.values("seed"):
+        found.require(name, -(2**63) <= value < 2**63, "a signed 64-bit integer")
+    for name, value in found.values("max_tokens", "top_k"):
+        found.require(name, value < 2**31, "a number below 2147483648")
+    _check_stop(params, found)
+    _check_ids(params, found, vocabulary)
+    return found.lines
+
+
+def _check_stop(params: SamplingParams, found: Problems) -> None:
+    if "stop" in found.skip:
+        return
+    if isinstance(params.stop, str):
+        found.add(f"stop={shown(params.stop)}: expected a list of strings")
+        return
+    if len(params.stop) > MAX_STOP_STRINGS:
+        found.add(f"stop has {len(params.stop)} strings: expected at most {MAX_STOP_STRINGS}")
+    if "" in params.stop:
+        found.add("stop holds an empty string, which would stop every output at once")
+    try:
+        size = sum(len(text.encode()) for text in params.stop)
+    except UnicodeEncodeError:
+        found.add("stop holds an unpaired surrogate, which no output can contain")
+        return
+    if size > MAX_STOP_BYTES:
+        found.add(f"stop strings have {size} bytes together: expected at most {MAX_STOP_BYTES}")
+
+
+def _check_ids(params: SamplingParams, found: Problems, vocabulary: int | None) -> None:
+    bound = 2**31 if vocabulary is None else vocabulary
+    allowed = f"token ids from 0 to {bound - 1}"
+    if "stop_token_ids" not in found.skip:
+        wrong_ids = [token for token in params.stop_token_ids if not 0 <= token < bound]
+        if wrong_ids:
+            found.add(f"stop_token_ids holds {shown(wrong_ids)}: expected {allowed}")
+    if "logit_bias" not in found.skip:
+        wrong_keys = [token for token in params.logit_bias if not 0 <= token < bound]
+        wrong_values = {
+            token: value for token, value in params.logit_bias.items() if not -100.0 <= value <= 100.0
+        }  # NaN fails both comparisons
+        if wrong_keys:
+            found.add(f"logit_bias holds {shown(wrong_keys)}: expected {allowed}")
+        if wrong_values:
+            found.add(f"logit_bias holds {shown(wrong_values)}: expected numbers from -100 to 100")
+
+
+def params_json(params: SamplingParams, *, add_special_tokens: bool) -> bytes:
+    """The request's settings as the core reads them, every key present."""
+    content = msgspec.structs.asdict(params)
+    content["logit_bias"] = sorted(params.logit_bias.items())
+    content["stop"] = list(params.stop)
+    content["stop_token_ids"] = list(params.stop_token_ids)
+    content["add_special_tokens"] = add_special_tokens
+    return msgspec.json.encode(content)

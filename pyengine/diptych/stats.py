@@ -1,0 +1,72 @@
+"""The engine's counters, and what can be told from them."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+MAX_RETRY_AFTER_S = 120  # common clients give up instead of waiting longer
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """`counts[i]` observations at or below `buckets[i]` and above the bucket before; the last count is beyond all."""
+
+    buckets: list[float]
+    counts: list[int]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Seconds that the parts of the last restart of the worker took."""
+
+    detect_s: float
+    spawn_s: float
+    hello_s: float
+    ready_s: float
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """Counters since the engine's start, and its state now. Histograms in seconds, prefix cache counts in tokens."""
+
+    requests_running: int
+    requests_waiting: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+    prompt_tokens: int
+    generation_tokens: int
+    preemptions: int
+    requests_total: dict[str, int]
+    worker_restarts: int
+    epoch: int
+    steps: int
+    worker_alive: bool
+    open_requests: int
+    histograms: dict[str, Histogram]
+    last_restart: Restart | None = None
+
+    @property
+    def kv_cache_usage_ratio(self) -> float:
+        """Blocks in use by requests over all blocks; cached blocks nobody uses do not count."""
+        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
+
+
+def retry_after_s(stats: EngineStats) -> int:
+    """Seconds until today's queue will have been served, if requests go on taking what they took so far.
+
+    Waiting requests × mean time in service ÷ requests served at once, at least 1; 1 before anything has finished.
+    """
+    whole = stats.histograms.get("e2e_request_latency")
+    queued = stats.histograms.get("queue_time")
+    if whole is None or queued is None or whole.count == 0:
+        return 1
+    service = max(whole.sum / whole.count - queued.sum / max(queued.count, 1), 0.0)
+    seconds = stats.requests_waiting * service / max(stats.requests_running, 1)
+    return max(1, min(MAX_RETRY_AFTER_S, math.ceil(seconds)))

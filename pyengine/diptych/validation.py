@@ -1,0 +1,63 @@
+"""Collecting every problem before complaining about any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+MAX_SHOWN = 80
+
+
+def shown(value: object) -> str:
+    """`repr` bounded to `MAX_SHOWN` characters: a message must not grow with what a client sent."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def type_problems(struct: msgspec.Struct) -> dict[str, str]:
+    """Field name to problem, for every field whose value has not its declared type (constructors do not check)."""
+    problems = {}
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        try:
+            msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            problems[field.name] = f"{field.name}={shown(value)}: {error}"
+    return problems
+
+
+class Problems:
+    """The list under construction. Fields whose type is wrong are in `skip`: their ranges are not looked at."""
+
+    def __init__(self, struct: msgspec.Struct) -> None:
+        wrong = type_problems(struct)
+        self.lines: list[str] = list(wrong.values())
+        self.skip = set(wrong)
+        self._struct = struct
+
+    def values(self, *names: str) -> Iterator[tuple[str, Any]]:
+        """Name and value of those among `names` that are set and of the right type."""
+        for name in names:
+            value = getattr(self._struct, name)
+            if name not in self.skip and value is not None:
+                yield name, value
+
+    def require(self, name: str, holds: bool, expected: str) -> None:
+        value = getattr(self._struct, name)
+        if name not in self.skip and value is not None and not holds:
+            self.lines.append(f"{name}={shown(value)}: expected {expected}")
+
+    def at_least(self, low: int, *names: str) -> None:
+        for name, value in self.values(*names):
+            self.require(name, value >= low, f"at least {low}")
+
+    def between(self, low: float, high: float, *names: str) -> None:
+        """Both ends included; NaN is outside."""
+        for name, value in self.values(*names):
+            self.require(name, math.isfinite(value) and low <= value <= high, f"a number from {low:g} to {high:g}")
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
