@@ -5,7 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from diptych import AsyncEngine
+from diptych.errors import EngineClosedError
 from diptych_service.config import ServiceConfig
+from diptych_service.errors import not_ready
 from diptych_service.generation import Generation
 from diptych_service.lifecycle import LIFECYCLE, Lifecycle
 from diptych_service.metrics import registry_for
@@ -36,7 +38,10 @@ def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.
     app.cleanup_ctx.append(stall_watch_context)
 
     def model_name() -> str:
-        return config.served_model_name or engine.model_name
+        try:
+            return config.served_model_name or engine.model_name
+        except EngineClosedError:
+            raise not_ready() from None
 
     status = StatusApi(engine, model_name, registry_for(engine, model_name))
     generation = Generation(engine, model_name)

@@ -15,7 +15,7 @@ from diptych_service import tracing
 from diptych_service.answers import Answer, chat_body, completion_body
 from diptych_service.body import read_request
 from diptych_service.chunks import DONE, ChatChunks, Chunks, CompletionChunks, Identity, StreamView
-from diptych_service.errors import ApiError, BadRequest, from_exception, model_not_found, not_ready, shutting_down
+from diptych_service.errors import ApiError, BadRequest, from_exception, model_not_found, shutting_down
 from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
 from diptych_service.lifecycle import LIFECYCLE
 from diptych_service.merge import Merge
@@ -55,7 +55,6 @@ class Generation:
         prompts = prompts_of(body.prompt)
         max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         params = sampling_params(body, self._engine.model.default_sampling, max_tokens)
-        params.validate(self._engine.model.vocabulary)
         span = tracing.span_for_sources(request, len(prompts), params)
         sources = [
             self._engine.generate(
@@ -78,7 +77,6 @@ class Generation:
         continues = bool(body.continue_final_message)
         max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         params = sampling_params(body, self._engine.model.default_sampling, max_tokens)
-        params.validate(self._engine.model.vocabulary)
         source = self._engine.chat(
             messages,
             params,
@@ -97,11 +95,11 @@ class Generation:
         raw = await request.read()
         arrived = time.monotonic_ns()
         body, ignored = read_request(raw, struct, table)
-        if not self._engine.ready:
-            raise not_ready()
-        if body.model is not None and body.model != self._model_name():
+        # Not whether the worker is alive: while it is restarted, requests wait in the queue.
+        model = self._model_name()
+        tracing.name_model(request, model, bool(body.stream))
+        if body.model is not None and body.model != model:
             raise model_not_found(body.model)
-        tracing.name_model(request, self._model_name())
         if body.stream_options is not None and not body.stream:
             message = "stream_options is only allowed when stream is true."
             raise BadRequest(message, param="stream_options", code="invalid_parameter")

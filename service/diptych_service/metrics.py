@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from diptych import AsyncEngine
+from diptych.errors import EngineClosedError
+from diptych.stats import Histogram
 
 _GAUGES = {
     "requests_running": "Requests that hold KV blocks.",
@@ -45,9 +46,11 @@ class EngineCollector(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        if not self._engine.ready:
+        try:
+            stats = self._engine.stats()
+        except EngineClosedError:
+            # Not started yet, or closed: there is nothing to tell, and the scrape is fine.
             return
-        stats = self._engine.stats()
         labels = [self._model_name()]
         for name, text in _GAUGES.items():
             yield _gauge(name, text, labels, float(getattr(stats, name)))
@@ -55,7 +58,7 @@ class EngineCollector(Collector):
             "kv_cache_usage_ratio",
             "KV blocks in use by requests / all blocks; cached blocks that nobody uses do not count.",
             labels,
-            stats.kv_blocks_used / max(1, stats.kv_blocks_total),
+            stats.kv_cache_usage_ratio,
         )
         for name, text in _COUNTERS.items():
             counter = CounterMetricFamily(f"diptych_{name}", text, labels=["model_name"])
@@ -87,7 +90,7 @@ def _requests_total(by_reason: dict[str, int], labels: list[str]) -> Metric:
     return counter
 
 
-def _histogram(name: str, text: str, labels: list[str], data: Any) -> Metric:
+def _histogram(name: str, text: str, labels: list[str], data: Histogram) -> Metric:
     """From per-bucket counts, the last one above all bounds, to Prometheus' cumulative ones."""
     family = HistogramMetricFamily(f"diptych_{name}_seconds", text, labels=["model_name"])
     cumulative = 0

@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 
 from diptych import AsyncEngine
 from diptych_service import __version__
-from diptych_service.errors import ApiError, model_not_found, not_ready, shutting_down
+from diptych_service.errors import ApiError, model_not_found, shutting_down
 from diptych_service.lifecycle import LIFECYCLE
 
 
@@ -44,12 +44,10 @@ class StatusApi:
         """200 when a request sent now would be worked on, else 503 with the reason."""
         if request.app[LIFECYCLE].draining:
             raise shutting_down()
+        self._model_name()
         if not self._engine.ready:
-            raise not_ready()
-        if not self._engine.stats().worker_alive:
-            raise ApiError(
-                503, "The worker is being restarted.", code="worker_restarting", headers={"Retry-After": "5"}
-            )
+            message = "The worker is being restarted."
+            raise ApiError(503, message, code="worker_restarting", headers={"Retry-After": "5"})
         return web.Response(text="ok\n")
 
     async def version(self, _request: web.Request) -> web.Response:
@@ -60,14 +58,13 @@ class StatusApi:
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
 
     def _model(self) -> dict[str, Any]:
-        if not self._engine.ready:
-            raise not_ready()
+        name = self._model_name()
         return {
-            "id": self._model_name(),
+            "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "diptych",
-            "root": self._model_name(),
+            "root": name,
             "parent": None,
             "max_model_len": self._engine.model.max_model_len,
         }

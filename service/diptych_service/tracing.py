@@ -22,7 +22,6 @@ from diptych_service.errors import ApiError, from_exception
 # Paths whose requests get a span, with their `gen_ai.operation.name`.
 OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
 PROVIDER = "diptych"
-DISCONNECTED = "client_disconnected"
 
 _SPAN = web.RequestKey("span", Span)
 
@@ -80,11 +79,11 @@ def span_for_sources(request: web.Request, num_sources: int, params: SamplingPar
     return request.get(_SPAN) if num_sources == 1 else None
 
 
-def name_model(request: web.Request, model: str) -> None:
+def name_model(request: web.Request, model: str, stream: bool) -> None:
     span = _recording(request)
     if span is not None:
         operation = OPERATIONS[request.path]
-        span.set_attribute("gen_ai.request.model", model)
+        span.set_attributes({"gen_ai.request.model": model, "gen_ai.request.stream": stream})
         span.update_name(f"{operation} {model}")
 
 
@@ -119,7 +118,7 @@ def record_error(request: web.Request, error: ApiError) -> None:
 def record_disconnect(request: web.Request) -> None:
     span = _recording(request)
     if span is not None:
-        span.set_attribute("error.type", DISCONNECTED)
+        span.set_attributes({"error.type": "aborted", "gen_ai.response.finish_reasons": ["abort"]})
         span.set_status(Status(StatusCode.ERROR, "the client disconnected before the answer was complete"))
 
 

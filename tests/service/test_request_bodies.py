@@ -1,0 +1,205 @@
+"""From bytes to a checked request, without an engine."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diptych_service.body import parse_object, read_request
+from diptych_service.errors import MAX_MESSAGE, ApiError, BadRequest
+from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable, screen
+from diptych_service.messages import template_messages
+from diptych_service.sampling import prompts_of
+from diptych_service.schema import ChatRequest, CompletionRequest
+
+TABLES = [COMPLETION_FIELDS, CHAT_FIELDS]
+
+
+def refused(raw: bytes) -> BadRequest:
+    with pytest.raises(BadRequest) as error:
+        parse_object(raw)
+    assert error.value.status == 400
+    json.loads(error.value.body())
+    return error.value
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"3",
+        b"null",
+        b"true",
+        b'{"a":1}{"b":2}',
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":-Infinity}',
+        b'{"a":1e999}',
+        b'{"a":1,"a":2}',
+        b'{"m":[{"a":1,"a":2}]}',
+        b'{"a":"\xff"}',
+        b"\xef\xbb\xbf{}",
+        b'{"a":' + b"9" * 5000 + b"}",
+        b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"{'a':1}",
+        b'{"a":"\x01"}',
+    ],
+)
+def test_a_body_that_is_no_plain_json_object_is_refused(raw: bytes) -> None:
+    refused(raw)
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00", "\\ud83d\\ud83d", "\\ude00\\ud83d", "x\\uD800y"])
+def test_an_unpaired_surrogate_is_refused_and_its_field_named(half: str) -> None:
+    assert refused(b'{"stop":["a"],"prompt":"' + half.encode() + b'"}').param == "prompt"
+    refused(b'{"messages":[{"role":"user","content":"' + half.encode() + b'"}]}')
+    refused(b'{"' + half.encode() + b'":1}')
+
+
+def test_a_surrogate_pair_is_a_character() -> None:
+    assert parse_object(b'{"prompt":"\\ud83d\\ude00"}') == {"prompt": "\U0001f600"}
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_but_a_400(raw: bytes) -> None:
+    try:
+        parse_object(raw)
+    except BadRequest as error:
+        json.loads(error.body())
+
+
+def test_a_message_never_grows_with_the_body() -> None:
+    long = "x" * 100_000
+    for raw in (json.dumps({long: 1}).encode(), json.dumps({"model": [long]}).encode()):
+        with pytest.raises(BadRequest) as error:
+            read_request(raw, CompletionRequest, COMPLETION_FIELDS)
+        assert len(error.value.body()) < 2 * MAX_MESSAGE
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_field_is_in_one_list_only(table: FieldTable) -> None:
+    names = [*table.honoured, *table.no_effect, *table.refused]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_null_and_neutral_values_pass_everywhere(table: FieldTable) -> None:
+    for name in [*table.honoured, *table.no_effect, *table.refused]:
+        assert screen({name: None}, table) == ({}, [])
+    for name, neutral in table.refused.items():
+        for value in neutral:
+            assert screen({name: value}, table) == ({}, [])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_other_values_of_refused_fields_are_refused_by_name(table: FieldTable) -> None:
+    for name in table.refused:
+        with pytest.raises(ApiError) as error:
+            screen({name: "something else"}, table)
+        assert error.value.param == name and name in error.value.message
+
+
+def test_true_is_not_one() -> None:
+    with pytest.raises(BadRequest):
+        screen({"n": True}, COMPLETION_FIELDS)
+    with pytest.raises(BadRequest):
+        screen({"echo": 0}, COMPLETION_FIELDS)
+    assert screen({"n": 1.0}, COMPLETION_FIELDS) == ({}, [])
+
+
+def test_fields_without_effect_are_named() -> None:
+    raw = b'{"messages":[],"user":"u","store":false,"seed":1,"stream_options":{"include_obfuscation":false}}'
+    request, ignored = read_request(raw, ChatRequest, CHAT_FIELDS)
+    assert sorted(ignored) == ["store", "stream_options.include_obfuscation", "user"]
+    assert request.seed == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        (b"{}", "prompt"),
+        (b'{"prompt":1}', "prompt"),
+        (b'{"prompt":"a","max_tokens":"1"}', "max_tokens"),
+        (b'{"prompt":"a","max_tokens":1.5}', "max_tokens"),
+        (b'{"prompt":"a","temperature":"0.5"}', "temperature"),
+        (b'{"prompt":"a","stream":1}', "stream"),
+        (b'{"prompt":"a","stop":[1]}', "stop[0]"),
+        (b'{"prompt":"a","stream_options":{"x":1}}', "stream_options"),
+        (b'{"prompt":[true]}', "prompt[0]"),
+        (b'{"prompt":[1.5]}', "prompt[0]"),
+        (b'{"prompt":"a","logprobs":0}', "logprobs"),
+        (b'{"prompt":"a","max_token":1}', "max_token"),
+    ],
+)
+def test_a_wrong_field_is_named(raw: bytes, param: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        read_request(raw, CompletionRequest, COMPLETION_FIELDS)
+    assert error.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+        ([[]], [[]]),
+        ("", [""]),
+    ],
+)
+def test_prompts_are_texts_or_ids_or_lists_of_either(prompt: Any, prompts: Any) -> None:
+    assert prompts_of(prompt) == prompts
+
+
+@pytest.mark.parametrize("prompt", [[], ["a", 1], [[1], "a"], [1, [2]], ["a"] * 1025])
+def test_empty_mixed_and_too_many_prompts_are_refused(prompt: Any) -> None:
+    with pytest.raises(BadRequest) as error:
+        prompts_of(prompt)
+    assert error.value.param == "prompt"
+
+
+def test_content_may_be_a_string_or_text_parts() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages, ignored = template_messages(
+        [
+            {"role": "user", "content": parts, "name": None},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}], "refusal": "no", "annotations": []},
+        ]
+    )
+    assert messages == [
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant", "tool_calls": [{"id": "1"}], "content": ""},
+    ]
+    assert ignored == ["messages.refusal"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"role": "user"},
+        {"role": 1, "content": "a"},
+        {"role": "", "content": "a"},
+        {"role": "user", "content": None},
+        {"role": "user", "content": 3},
+        {"role": "user", "content": [3]},
+        {"role": "user", "content": [{"type": "text"}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+        {"role": "user", "content": "a", "colour": "red"},
+    ],
+)
+def test_other_messages_are_refused_with_their_place(message: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest) as error:
+        template_messages([{"role": "user", "content": "fine"}, message])
+    assert (error.value.param or "").startswith("messages[1].")
+
+
+def test_no_messages_are_refused() -> None:
+    with pytest.raises(BadRequest):
+        template_messages([])
