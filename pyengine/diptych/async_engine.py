@@ -9,7 +9,6 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 from opentelemetry.trace import Span, TracerProvider
 
 from diptych.config import EngineConfig
@@ -106,11 +105,6 @@ class AsyncEngine:
     def ready(self) -> bool:
         """Whether requests are being served now: started, not closed, and the worker alive."""
         return self._handle is not None and not self._handle.closed and self._handle.stats().worker_alive
-
-    @property
-    def start_timings(self) -> dict[str, float]:
-        """Seconds that each part of the worker's start took, the warming up of each executor among them."""
-        return msgspec.convert(self._running().started.get("timings", {}), dict[str, float])
 
     def stats(self) -> EngineStats:
         self._queues.sweep()

@@ -81,7 +81,7 @@ def _version(_options: argparse.Namespace) -> int:
 
 def _announce(engine: AsyncEngine, url: str) -> None:
     """Log the parts of the start, and print what to try."""
-    for part, seconds in engine.start_timings.items():
+    for part, seconds in engine.timings.items():
         logger.info("start: %-16s %7.2f s", part, seconds)
     print(f"Diptych serves {engine.model_name} on {url}", flush=True)
     print(f"Try it: {_curl(engine, url)}", flush=True)
