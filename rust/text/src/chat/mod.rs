@@ -92,7 +92,7 @@ impl ChatTemplate {
             .special_tokens
             .iter()
             .map(|(name, token)| (name.clone(), Value::from(token.as_str())));
-        let context: Value = tokens.chain(request.variables()).collect();
+        let context = Value::from_pairs(tokens.chain(request.variables()));
         template
             .render(context)
             .map_err(|error| template_error(&error))

@@ -1,5 +1,6 @@
 //! The crate as its users see it.
 
+mod chat;
 mod common;
 mod detokenise;
 mod stop;
