@@ -1,11 +1,45 @@
-//! The state machine itself.
+//! The state machine itself: what it is made of, and its face.
 
-use crate::{CoreConfig, Error, Event, Handle, Request, Stats, StepPlan, StepResult};
+use crate::active::Active;
+use crate::cache::Cache;
+use crate::launches::{Launch, Launches, StateRows};
+use crate::prefix::NodeRef;
+use crate::queue::ArrivalQueue;
+use crate::slab::Slab;
+use crate::suspects::Suspects;
+use crate::{CoreConfig, Error, Event, FinishReason, Handle, Request, Stats, StepPlan, StepResult};
 
 /// Owner of every request, every block and the prefix index. One thread calls it.
 #[derive(Clone, Debug)]
 pub struct Core {
-    config: CoreConfig,
+    pub(crate) config: CoreConfig,
+    pub(crate) epoch: u64,
+    /// Last planned step.
+    pub(crate) step: u64,
+    pub(crate) arrivals: u64,
+    pub(crate) requests: Slab,
+    pub(crate) waiting: ArrivalQueue,
+    pub(crate) running: ArrivalQueue,
+    pub(crate) cache: Cache,
+    pub(crate) rows: StateRows,
+    pub(crate) launches: Launches,
+    pub(crate) suspects: Suspects,
+    /// Admissions keep a reserve of blocks up to this step: something was preempted recently.
+    pub(crate) reserve_until: u64,
+    pub(crate) plan: StepPlan,
+    /// The step that `plan` is being filled for.
+    pub(crate) draft: Launch,
+    pub(crate) scratch: Scratch,
+    pub(crate) events: Vec<Event>,
+    pub(crate) counters: Stats,
+}
+
+/// Buffers that live for one call and are kept for their capacity.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) slots: Vec<u32>,
+    pub(crate) side: Vec<(u64, u64, u32)>,
+    pub(crate) nodes: Vec<NodeRef>,
 }
 
 impl Core {
@@ -14,27 +48,55 @@ impl Core {
     /// # Errors
     /// [`Error::Config`] names the first field that cannot work.
     pub fn new(config: CoreConfig, epoch: u64) -> Result<Self, Error> {
-        let _ = epoch;
-        Ok(Self { config })
+        crate::validate::config(&config)?;
+        Ok(Self {
+            epoch,
+            step: 0,
+            arrivals: 0,
+            requests: Slab::default(),
+            waiting: ArrivalQueue::default(),
+            running: ArrivalQueue::default(),
+            cache: Cache::new(config.num_blocks, config.block_size, config.hash),
+            rows: StateRows::new(config.max_running),
+            launches: Launches::default(),
+            suspects: Suspects::default(),
+            reserve_until: 0,
+            plan: StepPlan::default(),
+            draft: Launch::default(),
+            scratch: Scratch::default(),
+            events: Vec::new(),
+            counters: Stats::default(),
+            config,
+        })
     }
 
     /// Queues a request. Its events carry `request.submission`.
     ///
     /// # Errors
     /// Everything that can be said now: see [`Error`].
-    pub fn submit(&mut self, request: Request, now: u64) -> Result<Handle, Error> {
-        let _ = (request, now, &self.config);
-        unreachable!("under construction")
+    pub fn submit(&mut self, request: Request, _now: u64) -> Result<Handle, Error> {
+        crate::validate::request(&request, &self.config)?;
+        let waiting = self.waiting.len() as u32;
+        if waiting >= self.config.max_queued_requests {
+            return Err(Error::QueueFull { waiting });
+        }
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        let handle = self.requests.insert(Active::new(request, arrival));
+        self.waiting.insert(arrival, handle.slot);
+        Ok(handle)
     }
 
     /// Ends a request in whatever state it is; an unknown or finished handle is ignored.
-    pub fn abort(&mut self, handle: Handle, now: u64) {
-        let _ = (handle, now);
-        unreachable!("under construction")
+    pub fn abort(&mut self, handle: Handle, _now: u64) {
+        if let Some(slot) = self.requests.resolve(handle) {
+            self.finish(slot, FinishReason::Aborted);
+        }
     }
 
-    /// The text side searched the first `checked` output tokens; `stop_at` (a token count ≤ `checked`) is where a stop string completed.
-    /// A finished handle is ignored.
+    /// The text side searched the first `checked` output tokens; `stop_at` (a token count ≤
+    /// `checked`) is where a stop string completed: the request ends there, what was sampled
+    /// after it is discarded. A finished handle is ignored.
     ///
     /// # Errors
     /// [`Error::TextAck`].
@@ -44,14 +106,16 @@ impl Core {
         checked: u32,
         stop_at: Option<u32>,
     ) -> Result<(), Error> {
-        let _ = (handle, checked, stop_at);
-        unreachable!("under construction")
+        match self.requests.resolve(handle) {
+            Some(slot) => self.acknowledge(slot, checked, stop_at),
+            None => Ok(()),
+        }
     }
 
-    /// Plans and thereby launches the next step, or nothing. `now` in nanoseconds, monotonic.
+    /// Plans and thereby launches the next step. `None`: nothing can be computed now, or
+    /// `overlap_depth` + 1 steps are unretired. `now` in nanoseconds, monotonic.
     pub fn plan(&mut self, now: u64) -> Option<&StepPlan> {
-        let _ = now;
-        unreachable!("under construction")
+        self.plan_step(now).then_some(&self.plan)
     }
 
     /// Retires the oldest launched step.
@@ -59,34 +123,51 @@ impl Core {
     /// # Errors
     /// [`Error::StaleResult`], [`Error::ResultRows`].
     pub fn complete(&mut self, result: &StepResult<'_>, now: u64) -> Result<(), Error> {
-        let _ = (result, now);
-        unreachable!("under construction")
+        self.complete_step(result, now)
     }
 
-    /// The worker of `epoch` is gone and reaped. Every unfinished row is queued again at its arrival key; the core is in `epoch + 1`.
+    /// The worker of `epoch` is gone and reaped. Every unfinished row is queued again at its
+    /// arrival key; the core is in `epoch + 1`. Step numbers go on.
     ///
     /// # Errors
     /// [`Error::WorkerLost`].
-    pub fn worker_lost(&mut self, epoch: u64, kv_kept: bool, now: u64) -> Result<(), Error> {
-        let _ = (epoch, kv_kept, now);
-        unreachable!("under construction")
+    pub fn worker_lost(&mut self, epoch: u64, kv_kept: bool, _now: u64) -> Result<(), Error> {
+        if epoch != self.epoch || kv_kept {
+            return Err(Error::WorkerLost {
+                epoch,
+                kv_kept,
+                current: self.epoch,
+            });
+        }
+        self.lose_worker();
+        Ok(())
     }
 
     /// Makes every later prefix lookup miss; live rows keep their blocks.
     pub fn reset_prefix_cache(&mut self) {
-        unreachable!("under construction")
+        self.cache.forget_all();
+        for slot in self.running.slots() {
+            self.requests[slot].cacheable = false;
+        }
     }
 
     /// Moves the events since the last call to the end of `into`.
     pub fn take_events(&mut self, into: &mut Vec<Event>) {
-        let _ = into;
-        unreachable!("under construction")
+        into.append(&mut self.events);
     }
 
     /// Gauges and counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        unreachable!("under construction")
+        let blocks = self.cache.pool.len() - 1;
+        Stats {
+            running: self.running.len() as u32,
+            waiting: self.waiting.len() as u32,
+            blocks,
+            used_blocks: blocks - self.cache.pool.allocatable(),
+            cached_blocks: self.cache.pool.cached(),
+            ..self.counters
+        }
     }
 
     /// Recomputes every invariant from scratch.
@@ -94,6 +175,12 @@ impl Core {
     /// # Errors
     /// The first violation in words.
     pub fn check_all(&self) -> Result<(), String> {
-        unreachable!("under construction")
+        crate::check::all(self)
+    }
+
+    /// Hashes all that can influence later behaviour, and nothing that only counts: two cores
+    /// with equal fingerprints answer equal calls equally, up to step and epoch numbers.
+    pub fn fingerprint(&self, hasher: &mut impl std::hash::Hasher) {
+        crate::fingerprint::write(self, hasher);
     }
 }

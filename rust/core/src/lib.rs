@@ -5,13 +5,36 @@
 //! over interleavings. A step is two calls: [`Core::plan`] and [`Core::complete`].
 #![forbid(unsafe_code)]
 
+mod active;
+mod admission;
+mod cache;
+mod check;
+mod check_plan;
 mod config;
 mod core;
 mod error;
 mod event;
+mod fingerprint;
+mod finish;
+mod launches;
+mod lost;
+mod place;
 mod plan;
+mod pool;
+mod preempt;
+mod prefix;
+mod queue;
 mod request;
+mod retire;
+mod schedule;
+mod slab;
+#[cfg(test)]
+mod soak;
+mod suspects;
+mod validate;
 
+#[cfg(feature = "planted-faults")]
+pub use crate::config::Fault;
 pub use crate::config::{CoreConfig, HashMode};
 pub use crate::core::Core;
 pub use crate::error::Error;

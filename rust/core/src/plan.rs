@@ -55,7 +55,7 @@ pub struct StepPlan {
     pub token_ids: Vec<i32>,
     /// `[T]` absolute positions.
     pub positions: Vec<i32>,
-    /// `[T]` KV slots: block * block_size + offset.
+    /// `[T]` KV slots: block × `block_size` + offset.
     pub slots: Vec<i64>,
     /// `[R]` worker state rows, each at most once.
     pub rows: Vec<i32>,

@@ -1,0 +1,235 @@
+//! One open request, from submission to its last event.
+//!
+//! ```text
+//!   positions   0 ......... prompt ........ known ...... known + pending = target
+//!   tokens      │◀─ prompt ──▶│◀── output ──▶│◀ sampled by launched steps, ids not known ▶│
+//!   KV          │◀── retired ──▶│◀ launched ▶ computed        computed < target while planned
+//! ```
+
+use crate::plan::SamplingRow;
+use crate::pool::NONE;
+use crate::prefix::NodeRef;
+use crate::suspects::Suspicion;
+use crate::{PLACEHOLDER, Request};
+
+/// Output tokens that a row with stop strings may run ahead of its last acknowledgement.
+pub(crate) const ACK_WINDOW: u32 = 8;
+
+/// What a request holds of the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    /// Nothing; it is in the queue.
+    Waiting,
+    /// A state row and the blocks of all its known tokens.
+    Running,
+}
+
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each set in one place"
+)]
+#[derive(Clone, Debug)]
+pub(crate) struct Active {
+    /// Place in the order of arrival.
+    pub(crate) arrival: u64,
+    /// Prompt and committed output.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) prompt: u32,
+    pub(crate) max_tokens: u32,
+    pub(crate) stop_ids: Vec<u32>,
+    pub(crate) has_stop_strings: bool,
+    pub(crate) namespace: u64,
+    /// The sampling row of the next draw but for token, row, output index and side offsets.
+    pub(crate) template: SamplingRow,
+    pub(crate) bias: Vec<(u32, f32)>,
+
+    pub(crate) state: State,
+    /// Whether it was ever admitted.
+    pub(crate) admitted: bool,
+    pub(crate) row: u32,
+    pub(crate) blocks: Vec<u32>,
+    /// The node of each full block whose step has retired: its own, or that of an equal block.
+    pub(crate) path: Vec<NodeRef>,
+    /// Leading blocks that came from the prefix cache.
+    pub(crate) matched: u32,
+    /// Whether blocks may be interned in this residency.
+    pub(crate) cacheable: bool,
+    /// Leading blocks that the worker's block table has.
+    pub(crate) table_sent: u32,
+
+    /// Positions whose KV is written by launched or retired steps.
+    pub(crate) computed: u32,
+    /// Positions whose KV is written by retired steps.
+    pub(crate) retired: u32,
+    /// Output tokens that launched steps sample.
+    pub(crate) pending: u32,
+    /// Launched and unretired steps that name the request.
+    pub(crate) inflight: u32,
+    /// Output tokens that the text side has searched.
+    pub(crate) acked: u32,
+    /// Changes when blocks are given back: launched steps then say nothing about KV any more.
+    pub(crate) residency: u32,
+    /// Changes when a token must be sampled again: launched steps then say nothing at all.
+    pub(crate) lineage: u32,
+    /// Last launched step that names the request.
+    pub(crate) last_step: u64,
+    /// Last step that carried side data of the request.
+    pub(crate) side_step: u64,
+    /// Whether the plan being made has room for the request's side data.
+    pub(crate) side_granted: bool,
+    pub(crate) suspicion: Suspicion,
+}
+
+impl Active {
+    pub(crate) fn new(request: Request, arrival: u64) -> Self {
+        let sampling = request.sampling;
+        let template = SamplingRow {
+            token: 0,
+            row: 0,
+            output_index: 0,
+            choice_index: 0,
+            submission: request.submission,
+            seed: sampling.seed,
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            repetition_penalty: sampling.repetition_penalty,
+            penalty_offset: None,
+            bias_offset: None,
+        };
+        Self {
+            arrival,
+            prompt: request.prompt.len() as u32,
+            tokens: request.prompt,
+            max_tokens: request.max_tokens,
+            stop_ids: request.stop_ids,
+            has_stop_strings: request.has_stop_strings,
+            namespace: request.namespace,
+            template,
+            bias: sampling.logit_bias,
+            state: State::Waiting,
+            admitted: false,
+            row: NONE,
+            blocks: Vec::new(),
+            path: Vec::new(),
+            matched: 0,
+            cacheable: false,
+            table_sent: 0,
+            computed: 0,
+            retired: 0,
+            pending: 0,
+            inflight: 0,
+            acked: 0,
+            residency: 0,
+            lineage: 0,
+            last_step: 0,
+            side_step: 0,
+            side_granted: false,
+            suspicion: Suspicion::default(),
+        }
+    }
+
+    pub(crate) fn submission(&self) -> u64 {
+        self.template.submission
+    }
+
+    pub(crate) fn known(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    pub(crate) fn outputs(&self) -> u32 {
+        self.known() - self.prompt
+    }
+
+    /// Tokens known or being sampled.
+    pub(crate) fn target(&self) -> u32 {
+        self.known() + self.pending
+    }
+
+    /// Tokens without launched KV; at least 1 while more output is wanted.
+    pub(crate) fn remaining(&self) -> u32 {
+        self.target() - self.computed
+    }
+
+    /// Whether it computes one token after output has begun.
+    pub(crate) fn is_decoding(&self) -> bool {
+        self.target() > self.prompt && self.remaining() == 1
+    }
+
+    /// Blocks that it fills if it runs to `max_tokens`: the last token's KV is never written.
+    pub(crate) fn footprint(&self, block_size: u32) -> u32 {
+        (self.prompt + self.max_tokens - 1).div_ceil(block_size)
+    }
+
+    pub(crate) fn is_penalised(&self) -> bool {
+        has_penalty(&self.template)
+    }
+
+    pub(crate) fn uses_side_data(&self) -> bool {
+        self.is_penalised() || !self.bias.is_empty()
+    }
+
+    /// Words of side data of a step that samples this request now.
+    pub(crate) fn side_words(&self) -> u32 {
+        side_words(self.is_penalised(), self.known(), self.bias.len() as u32)
+    }
+
+    /// Whether a step may name it now, memory and budgets aside.
+    pub(crate) fn is_plannable(&self) -> bool {
+        let ahead = self.outputs() + self.pending;
+        ahead < self.max_tokens
+            && !(self.inflight > 0 && self.is_penalised())
+            && !(self.has_stop_strings && ahead >= self.acked + ACK_WINDOW)
+    }
+
+    /// Whether its next token's KV needs a block that it does not own.
+    pub(crate) fn needs_block(&self, block_size: u32) -> bool {
+        self.is_decoding() && self.computed / block_size >= self.blocks.len() as u32
+    }
+
+    /// Token id at `position`, or [`PLACEHOLDER`].
+    pub(crate) fn token_at(&self, position: u32) -> i32 {
+        self.tokens
+            .get(position as usize)
+            .map_or(PLACEHOLDER, |&token| token as i32)
+    }
+
+    /// Leading positions that are final in content and in KV.
+    pub(crate) fn internable(&self) -> u32 {
+        if self.has_stop_strings {
+            self.retired.min(self.prompt + self.acked)
+        } else {
+            self.retired
+        }
+    }
+
+    /// Back to a request that holds nothing of the worker.
+    pub(crate) fn give_back(&mut self) {
+        self.state = State::Waiting;
+        self.row = NONE;
+        self.blocks.clear();
+        self.path.clear();
+        self.matched = 0;
+        self.cacheable = false;
+        self.table_sent = 0;
+        self.computed = 0;
+        self.retired = 0;
+        self.residency = self.residency.wrapping_add(1);
+    }
+}
+
+pub(crate) fn has_penalty(row: &SamplingRow) -> bool {
+    row.repetition_penalty.to_bits() != 1.0_f32.to_bits()
+        || row.presence_penalty != 0.0
+        || row.frequency_penalty != 0.0
+}
+
+/// Words of `[prompt_len, output_len, ids..]` and of `[count, ids.., values..]`.
+pub(crate) fn side_words(penalised: bool, known: u32, bias: u32) -> u32 {
+    let penalty = if penalised { 2 + known } else { 0 };
+    let bias = if bias > 0 { 1 + 2 * bias } else { 0 };
+    penalty + bias
+}

@@ -1,0 +1,110 @@
+//! Admission: first come, first served, on the whole of a request's known tokens.
+//!
+//! The blocks that the prefix cache has are pinned first, so that they cannot be evicted for the
+//! rest; then all further blocks of the known tokens are reserved at once, and one more must be
+//! left for the first output. The head of the queue is not bypassed, except by requests that a
+//! trial (see `suspects`) does not hold back.
+
+use crate::active::State;
+use crate::schedule::Budget;
+use crate::{Core, Event};
+
+impl Core {
+    pub(crate) fn admit(&mut self, budget: &mut Budget) {
+        self.admit_in_order(budget);
+        let stalled = self.plan.rows.is_empty() && self.launches.is_empty();
+        if stalled && self.suspects.is_trial() && !self.waiting.is_empty() {
+            self.release_parked();
+            self.admit_in_order(budget);
+        }
+    }
+
+    fn admit_in_order(&mut self, budget: &mut Budget) {
+        let mut position = 0;
+        while budget.tokens > 0
+            && budget.prefill > 0
+            && self.rows.has_free()
+            && let Some(slot) = self.waiting.get(position)
+        {
+            if !self.suspects.admits(self.requests[slot].suspicion) {
+                position += 1;
+            } else if self.try_admit(slot) {
+                self.grant_admitted(slot, budget);
+                self.place_chunk(slot, budget);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Gives the request a row and blocks for all its known tokens, or changes nothing.
+    fn try_admit(&mut self, slot: u32) -> bool {
+        let block_size = self.config.block_size;
+        let request = &self.requests[slot];
+        if request.inflight > 0 {
+            return false;
+        }
+        let known = request.known();
+        let mut nodes = std::mem::take(&mut self.scratch.nodes);
+        nodes.clear();
+        if self.config.prefix_cache {
+            // At least one token is computed: somebody has to produce logits.
+            let reusable = &request.tokens[..known as usize - 1];
+            self.cache.lookup(request.namespace, reusable, &mut nodes);
+        }
+        let whole = known.div_ceil(block_size);
+        let first_output = u32::from(request.footprint(block_size) > whole);
+        let private = whole - nodes.len() as u32;
+        let available = self.cache.pool.allocatable() - self.cache.evictable_among(&nodes);
+        let fits = available >= private + first_output + self.reserve();
+        if fits {
+            self.take_in(slot, &nodes, private);
+        }
+        self.scratch.nodes = nodes;
+        fits
+    }
+
+    fn take_in(&mut self, slot: u32, nodes: &[crate::prefix::NodeRef], private: u32) {
+        let request = &mut self.requests[slot];
+        let footprint = request.footprint(self.config.block_size) as usize;
+        request.blocks.reserve_exact(footprint);
+        request.path.reserve_exact(footprint);
+        request
+            .tokens
+            .reserve_exact(request.max_tokens as usize - request.outputs() as usize);
+        for &node in nodes {
+            self.cache.pool.acquire(node.block);
+            request.blocks.push(node.block);
+        }
+        request.path.extend_from_slice(nodes);
+        let allocated = self.cache.allocate(private, &mut request.blocks);
+        debug_assert!(allocated, "the blocks were counted before");
+        request.row = self.rows.take().expect("a free row was seen before");
+        request.matched = nodes.len() as u32;
+        request.cacheable = self.config.prefix_cache;
+        request.computed = request.matched * self.config.block_size;
+        request.retired = request.computed;
+        request.state = State::Running;
+        self.waiting.remove(request.arrival);
+        self.running.insert(request.arrival, slot);
+        if !request.admitted {
+            request.admitted = true;
+            self.counters.prefix_queries += u64::from(request.prompt);
+            self.counters.prefix_hits += u64::from(request.computed);
+            self.events.push(Event::Admitted {
+                submission: request.submission(),
+                cached: request.computed,
+            });
+        }
+    }
+
+    fn grant_admitted(&mut self, slot: u32, budget: &mut Budget) {
+        let request = &mut self.requests[slot];
+        let ends = request.remaining() <= budget.tokens.min(budget.prefill);
+        let words = request.side_words();
+        request.side_granted = ends && request.is_plannable() && words <= budget.side;
+        if request.side_granted {
+            budget.side -= words;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! KV blocks and the prefix index over them, kept consistent in one place.
+
+use crate::HashMode;
+use crate::pool::{Place, Pool};
+use crate::prefix::{NodeRef, PrefixIndex, ROOT};
+
+/// The pool and its index. A block's node vanishes in the same operation that evicts the block.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    pub(crate) pool: Pool,
+    pub(crate) index: PrefixIndex,
+    block_size: usize,
+    dropped: Vec<u32>,
+}
+
+impl Cache {
+    pub(crate) fn new(num_blocks: u32, block_size: u32, mode: HashMode) -> Self {
+        Self {
+            pool: Pool::new(num_blocks),
+            index: PrefixIndex::new(num_blocks, block_size, mode),
+            block_size: block_size as usize,
+            dropped: Vec::with_capacity(num_blocks as usize),
+        }
+    }
+
+    /// Appends the nodes of the longest indexed prefix of `tokens` that consists of whole blocks.
+    pub(crate) fn lookup(&self, namespace: u64, tokens: &[u32], into: &mut Vec<NodeRef>) {
+        let mut parent = ROOT;
+        for block in tokens.chunks_exact(self.block_size) {
+            let Some(node) = self.index.find(parent, namespace, block) else {
+                return;
+            };
+            into.push(node);
+            parent = node;
+        }
+    }
+
+    /// How many of these blocks count as allocatable although the caller means to keep them.
+    pub(crate) fn evictable_among(&self, nodes: &[NodeRef]) -> u32 {
+        let cached = |node: &&NodeRef| self.pool.place(node.block) == Place::Cached;
+        nodes.iter().filter(cached).count() as u32
+    }
+
+    /// Appends `count` blocks to `into`, or changes nothing and returns false.
+    pub(crate) fn allocate(&mut self, count: u32, into: &mut Vec<u32>) -> bool {
+        if self.pool.allocatable() < count {
+            return false;
+        }
+        for _ in 0..count {
+            if self.pool.next_cold().is_none()
+                && let Some(oldest) = self.pool.next_cached()
+            {
+                self.forget(oldest);
+            }
+            let block = self.pool.next_cold().expect("allocatable blocks are left");
+            self.pool.acquire(block);
+            into.push(block);
+        }
+        true
+    }
+
+    /// Interns a full block whose step has retired. An equal block that is indexed already wins;
+    /// the caller's is then a duplicate without a node.
+    pub(crate) fn intern(
+        &mut self,
+        parent: NodeRef,
+        namespace: u64,
+        tokens: &[u32],
+        block: u32,
+    ) -> NodeRef {
+        if let Some(node) = self.index.find(parent, namespace, tokens) {
+            return node;
+        }
+        let node = self.index.insert(parent, namespace, tokens, block);
+        self.pool.set_indexed(block, true);
+        node
+    }
+
+    /// Makes an unowned block that somebody's prefix runs through the most recently used one.
+    pub(crate) fn touch(&mut self, block: u32, fence: u64) {
+        self.pool.acquire(block);
+        self.pool.release(block, fence);
+    }
+
+    /// Drops the node of `block` and every node below it.
+    pub(crate) fn forget(&mut self, block: u32) {
+        self.index.drop_subtree(block, &mut self.dropped);
+        self.settle_dropped();
+    }
+
+    /// Drops every node.
+    pub(crate) fn forget_all(&mut self) {
+        self.index.clear(&mut self.dropped);
+        self.settle_dropped();
+    }
+
+    fn settle_dropped(&mut self) {
+        for block in self.dropped.drain(..) {
+            self.pool.set_indexed(block, false);
+        }
+    }
+
+    /// The worker's memory is gone: every block is cold, no node is left.
+    pub(crate) fn reset(&mut self) {
+        self.index.clear(&mut self.dropped);
+        self.dropped.clear();
+        self.pool.reset();
+    }
+}

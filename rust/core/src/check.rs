@@ -1,0 +1,236 @@
+//! Every invariant of the state, recomputed from scratch. For tests; nothing here is fast.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::Core;
+use crate::active::{Active, State};
+use crate::pool::Place;
+use crate::prefix::ROOT;
+use crate::suspects::{Standing, Suspects};
+
+type Outcome = Result<(), String>;
+
+pub(crate) fn all(core: &Core) -> Outcome {
+    core.cache.pool.check()?;
+    core.cache.index.check()?;
+    containers(core)?;
+    owners(core)?;
+    eviction_order(core)?;
+    for slot in core.running.slots() {
+        resident(core, &core.requests[slot])?;
+    }
+    for (slot, request) in core.requests.iter() {
+        progress(core, slot, request)?;
+    }
+    rows(core)?;
+    trial(core)?;
+    crate::check_plan::newest(core)
+}
+
+pub(crate) fn ensure(holds: bool, violation: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { Err(violation()) }
+}
+
+/// A request is in exactly one of queue and running set, each in order of arrival.
+fn containers(core: &Core) -> Outcome {
+    let waiting: Vec<u32> = core.waiting.slots().collect();
+    let running: Vec<u32> = core.running.slots().collect();
+    for (slots, state) in [(&waiting, State::Waiting), (&running, State::Running)] {
+        ensure(
+            slots.iter().all(|&slot| core.requests[slot].state == state),
+            || format!("a request listed as {state:?} is not"),
+        )?;
+        let arrivals = slots.iter().map(|&slot| core.requests[slot].arrival);
+        ensure(arrivals.is_sorted_by(|left, right| left < right), || {
+            format!("{state:?} requests are not in order of arrival")
+        })?;
+    }
+    let open = core.requests.iter().count();
+    ensure(waiting.len() + running.len() == open, || {
+        format!("{open} requests are open, {waiting:?} wait and {running:?} run")
+    })
+}
+
+/// Owner counts are the table entries, places partition the pool, shared blocks have equal content.
+fn owners(core: &Core) -> Outcome {
+    let block_size = core.config.block_size as usize;
+    let pool = &core.cache.pool;
+    let mut holders: HashMap<u32, Vec<(usize, &Active)>> = HashMap::new();
+    for slot in core.running.slots() {
+        let request = &core.requests[slot];
+        for (position, &block) in request.blocks.iter().enumerate() {
+            holders.entry(block).or_default().push((position, request));
+        }
+    }
+    ensure(!holders.contains_key(&0), || {
+        "the null block is in a table".to_owned()
+    })?;
+    for block in 1..pool.len() {
+        let held = holders.get(&block).map_or(&[][..], Vec::as_slice);
+        ensure(pool.owners(block) as usize == held.len(), || {
+            format!(
+                "block {block} counts {} owners, {} tables name it",
+                pool.owners(block),
+                held.len()
+            )
+        })?;
+        ensure(
+            (pool.place(block) == Place::Used) != held.is_empty(),
+            || format!("block {block} is {:?}", pool.place(block)),
+        )?;
+        ensure(
+            pool.indexed(block) == core.cache.index.is_present(block),
+            || format!("block {block}: pool and prefix index disagree"),
+        )?;
+        let content = |&(position, request): &(usize, &Active)| {
+            let end = (position + 1) * block_size;
+            let tokens = request.tokens.get(..end).map(<[u32]>::to_vec);
+            (position, request.namespace, tokens)
+        };
+        if held.len() > 1 {
+            let first = content(&held[0]);
+            ensure(first.2.is_some(), || {
+                format!("block {block} is shared before it is full")
+            })?;
+            ensure(held.iter().all(|holder| content(holder) == first), || {
+                format!("block {block} is shared by different prefixes")
+            })?;
+        }
+    }
+    let unowned = pool.unowned_blocks(core.step).count();
+    ensure(unowned + holders.len() + 1 == pool.len() as usize, || {
+        format!("{unowned} unowned and {} owned blocks", holders.len())
+    })
+}
+
+/// No cached block stands nearer to eviction than a cached child of it.
+fn eviction_order(core: &Core) -> Outcome {
+    let mut passed = HashSet::new();
+    for block in core.cache.pool.cached_blocks() {
+        let parent = core.cache.index.parent(block);
+        ensure(parent == ROOT || !passed.contains(&parent.block), || {
+            format!("block {} would be evicted before its child", parent.block)
+        })?;
+        passed.insert(block);
+    }
+    Ok(())
+}
+
+/// Tables, path and writable blocks of a running request.
+fn resident(core: &Core, request: &Active) -> Outcome {
+    let block_size = core.config.block_size;
+    let name = request.submission();
+    let capacity = request.blocks.len() as u32 * block_size;
+    ensure(
+        request.computed <= capacity && request.known() - 1 <= capacity,
+        || format!("request {name}: {capacity} slots are too few"),
+    )?;
+    ensure(request.matched * block_size < request.known(), || {
+        format!("request {name}: the prefix hit leaves no token to compute")
+    })?;
+    let final_blocks = (request.internable() / block_size).max(request.matched);
+    ensure(request.path.len() as u32 <= final_blocks, || {
+        format!(
+            "request {name}: {} nodes, {final_blocks} blocks are final",
+            request.path.len()
+        )
+    })?;
+    let writable = request
+        .blocks
+        .iter()
+        .skip((request.retired / block_size) as usize);
+    for &block in writable {
+        ensure(
+            core.cache.pool.owners(block) == 1 && !core.cache.pool.indexed(block),
+            || format!("request {name} writes block {block}, which is shared or indexed"),
+        )?;
+    }
+    for (position, node) in request.path.iter().enumerate() {
+        let start = position * block_size as usize;
+        let tokens = &request.tokens[start..start + block_size as usize];
+        let index = &core.cache.index;
+        let same = !index.is_live(*node)
+            || (index.tokens(node.block) == tokens
+                && index.namespace(node.block) == request.namespace);
+        ensure(same, || {
+            format!("request {name}: block {position} is indexed as other tokens")
+        })?;
+    }
+    Ok(())
+}
+
+/// Token counts and what is in flight.
+fn progress(core: &Core, slot: u32, request: &Active) -> Outcome {
+    let name = request.submission();
+    let entries = || {
+        let all = core.launches.iter().flat_map(|launch| &launch.entries);
+        all.filter(|entry| core.requests.resolve(entry.handle()) == Some(slot))
+    };
+    let inflight = entries().count() as u32;
+    ensure(
+        inflight == request.inflight && inflight <= u32::from(core.config.overlap_depth) + 1,
+        || {
+            format!(
+                "request {name}: {inflight} steps in flight, counts {}",
+                request.inflight
+            )
+        },
+    )?;
+    let pending = entries()
+        .filter(|entry| entry.sampled && entry.lineage == request.lineage)
+        .count() as u32;
+    ensure(pending == request.pending, || {
+        format!(
+            "request {name}: {pending} samples in flight, counts {}",
+            request.pending
+        )
+    })?;
+    ensure(
+        request.retired <= request.computed && request.computed < request.target(),
+        || {
+            format!(
+                "request {name}: retired {} computed {} of {}",
+                request.retired,
+                request.computed,
+                request.target()
+            )
+        },
+    )?;
+    ensure(
+        request.outputs() + request.pending <= request.max_tokens
+            && request.acked <= request.outputs(),
+        || format!("request {name}: too many outputs or acknowledgements"),
+    )?;
+    let holds_nothing = request.blocks.is_empty() && request.path.is_empty();
+    ensure(request.state == State::Running || holds_nothing, || {
+        format!("request {name} waits and holds blocks")
+    })
+}
+
+/// Every state row is free, fenced, or one request's.
+fn rows(core: &Core) -> Outcome {
+    let assigned = core.running.slots().map(|slot| core.requests[slot].row);
+    let mut all: Vec<u32> = core.rows.unassigned().chain(assigned).collect();
+    all.sort_unstable();
+    ensure(all.into_iter().eq(0..core.config.max_running), || {
+        "a state row is lost or assigned twice".to_owned()
+    })
+}
+
+fn trial(core: &Core) -> Outcome {
+    let count = |standing| {
+        let all = core.requests.iter();
+        all.filter(|(_, request)| request.suspicion.standing == standing)
+            .count() as u32
+    };
+    let expected = Suspects {
+        on_trial: count(Standing::OnTrial),
+        parked: count(Standing::Parked),
+    };
+    ensure(core.suspects == expected, || {
+        format!("suspects {:?}, recounted {expected:?}", core.suspects)
+    })?;
+    ensure(expected.on_trial > 0 || expected.parked == 0, || {
+        "requests are parked and nobody is on trial".to_owned()
+    })
+}

@@ -1,0 +1,96 @@
+//! A canonical digest of behaviour-relevant state, for searches over interleavings.
+//!
+//! Counters, epochs, slot numbers and generations are left out; steps are counted from the last
+//! launched one, requests from the oldest open one. So states that only differ in how long ago
+//! they began are equal, and a search over a closed system ends.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+
+use crate::Core;
+use crate::active::Active;
+use crate::pool::NONE;
+use crate::prefix::ROOT;
+
+pub(crate) fn write(core: &Core, state: &mut impl Hasher) {
+    let mut open: Vec<(u64, u32)> = core
+        .requests
+        .iter()
+        .map(|(slot, request)| (request.arrival, slot))
+        .collect();
+    open.sort_unstable();
+    let rank: HashMap<u32, usize> = open
+        .iter()
+        .enumerate()
+        .map(|(rank, &(_, slot))| (slot, rank))
+        .collect();
+    open.len().hash(state);
+    for &(_, slot) in &open {
+        write_request(core, &core.requests[slot], state);
+    }
+    core.suspects.hash(state);
+    core.reserve_until.saturating_sub(core.step).hash(state);
+    write_launches(core, &rank, state);
+    write_blocks(core, state);
+    core.rows.hash_order(core.step, state);
+}
+
+fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
+    let since = |step: u64| core.step - step;
+    request.tokens.hash(state);
+    (request.prompt, request.max_tokens, &request.stop_ids).hash(state);
+    (request.has_stop_strings, request.namespace).hash(state);
+    (request.uses_side_data(), request.is_penalised()).hash(state);
+    (request.state, request.admitted, request.row).hash(state);
+    request.blocks.hash(state);
+    for node in &request.path {
+        (core.cache.index.is_live(*node), node.block).hash(state);
+    }
+    (request.matched, request.cacheable, request.table_sent).hash(state);
+    (request.computed, request.retired, request.pending).hash(state);
+    (request.inflight, request.acked, request.suspicion).hash(state);
+    // A step that has retired is as good as any older one.
+    let oldest = core
+        .launches
+        .oldest()
+        .map_or(core.step + 1, |launch| launch.step);
+    let fence = (request.last_step >= oldest).then(|| since(request.last_step));
+    fence.hash(state);
+    if request.uses_side_data() {
+        since(request.side_step).hash(state);
+    }
+}
+
+fn write_launches(core: &Core, rank: &HashMap<u32, usize>, state: &mut impl Hasher) {
+    core.launches.len().hash(state);
+    for launch in core.launches.iter() {
+        launch.entries.len().hash(state);
+        for entry in &launch.entries {
+            let slot = core.requests.resolve(entry.handle());
+            slot.map(|slot| {
+                let request = &core.requests[slot];
+                let resident = request.residency == entry.residency;
+                (rank[&slot], resident, request.lineage == entry.lineage)
+            })
+            .hash(state);
+            (entry.end, entry.sampled).hash(state);
+        }
+    }
+}
+
+fn write_blocks(core: &Core, state: &mut impl Hasher) {
+    let pool = &core.cache.pool;
+    let index = &core.cache.index;
+    for place in pool.unowned_blocks(core.step) {
+        place.hash(state);
+    }
+    for block in 1..pool.len() {
+        let fence = pool.pending_fence(block).map(|fence| core.step - fence);
+        (pool.owners(block), fence).hash(state);
+        if index.is_present(block) {
+            let parent = index.parent(block);
+            let above = if parent == ROOT { NONE } else { parent.block };
+            (above, index.namespace(block), index.tokens(block)).hash(state);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The ends of a request: stop, length, abort, failure. Whatever state it is in, everything it
+//! holds is given back once, and one [`Event::Finished`] is its last.
+
+use crate::active::State;
+use crate::{Core, Error, Event, FinishReason};
+
+impl Core {
+    pub(crate) fn finish(&mut self, slot: u32, reason: FinishReason) {
+        let arrival = self.requests[slot].arrival;
+        match self.requests[slot].state {
+            State::Waiting => self.waiting.remove(arrival),
+            State::Running => {
+                self.running.remove(arrival);
+                self.give_back(slot);
+            }
+        }
+        self.close(slot, reason);
+    }
+
+    /// Says goodbye to a request that is in no queue and holds nothing.
+    pub(crate) fn close(&mut self, slot: u32, reason: FinishReason) {
+        let Some(request) = self.requests.remove(slot) else {
+            return;
+        };
+        if self.suspects.dismiss(request.suspicion) {
+            self.release_parked();
+        }
+        self.events.push(Event::Finished {
+            submission: request.submission(),
+            reason,
+        });
+    }
+
+    /// Gives back row and blocks, deepest block first, so that tails are evicted before heads. A
+    /// launched step may still touch them: they are fenced until it has retired.
+    pub(crate) fn give_back(&mut self, slot: u32) {
+        let request = &mut self.requests[slot];
+        let fence = request.last_step;
+        #[cfg(feature = "planted-faults")]
+        let fence = if self.config.fault == Some(crate::Fault::NoFence) {
+            0
+        } else {
+            fence
+        };
+        for (position, &block) in request.blocks.iter().enumerate().rev() {
+            self.cache.pool.release(block, fence);
+            // Where an equal block is indexed instead of ours, the prefix runs through that one:
+            // it must outlive the deeper nodes, so it becomes younger than they are.
+            if let Some(&node) = request.path.get(position)
+                && node.block != block
+                && self.cache.index.is_live(node)
+            {
+                self.cache.touch(node.block, fence);
+            }
+        }
+        self.rows.give_back(request.row, request.last_step);
+        request.give_back();
+    }
+
+    /// NaN or an impossible id: nothing that this request computed is found again.
+    pub(crate) fn fail(&mut self, slot: u32, reason: FinishReason) {
+        let request = &self.requests[slot];
+        let own = request
+            .path
+            .iter()
+            .zip(&request.blocks)
+            .skip(request.matched as usize)
+            .find(|(node, block)| node.block == **block);
+        if let Some((&node, _)) = own
+            && self.cache.index.is_live(node)
+        {
+            self.cache.forget(node.block);
+        }
+        self.finish(slot, reason);
+    }
+
+    pub(crate) fn acknowledge(
+        &mut self,
+        slot: u32,
+        checked: u32,
+        stop_at: Option<u32>,
+    ) -> Result<(), Error> {
+        let request = &mut self.requests[slot];
+        let committed = request.outputs();
+        let previous = request.acked;
+        if checked > committed || checked < previous || stop_at.is_some_and(|at| at > checked) {
+            return Err(Error::TextAck {
+                checked,
+                committed,
+                previous,
+            });
+        }
+        request.acked = stop_at.unwrap_or(checked);
+        self.intern(slot);
+        if stop_at.is_some() {
+            self.finish(slot, FinishReason::StopString);
+        }
+        Ok(())
+    }
+
+    /// Adds the nodes of blocks that have become final.
+    pub(crate) fn intern(&mut self, slot: u32) {
+        let limit = self.requests[slot].internable();
+        self.intern_up_to(slot, limit);
+    }
+
+    pub(crate) fn intern_up_to(&mut self, slot: u32, limit: u32) {
+        let block_size = self.config.block_size as usize;
+        let request = &mut self.requests[slot];
+        let full = limit as usize / block_size;
+        if full <= request.path.len() || !request.cacheable {
+            return;
+        }
+        let mut parent = crate::prefix::ROOT;
+        if let Some(&last) = request.path.last() {
+            // An equal block that the path ran through was evicted, or a failed request's blocks
+            // were disowned: what follows stays private.
+            if !self.cache.index.is_live(last) {
+                request.cacheable = false;
+                return;
+            }
+            parent = last;
+        }
+        for position in request.path.len()..full {
+            let tokens = &request.tokens[position * block_size..(position + 1) * block_size];
+            let block = request.blocks[position];
+            parent = self.cache.intern(parent, request.namespace, tokens, block);
+            request.path.push(parent);
+        }
+    }
+}

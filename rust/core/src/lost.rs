@@ -1,0 +1,99 @@
+//! `worker_lost`: the worker's memory is gone, the requests are not.
+
+use crate::suspects::{Standing, Suspects, Suspicion, halve};
+use crate::{Core, Event, FinishReason};
+
+impl Core {
+    pub(crate) fn lose_worker(&mut self) {
+        self.epoch += 1;
+        self.reserve_until = 0;
+        if let Some(culprit) = self.accuse() {
+            self.finish(culprit, FinishReason::WorkerDied);
+        }
+        while let Some(launch) = self.launches.pop() {
+            self.cache.pool.retire(launch.step);
+            self.rows.retire(launch.step);
+            self.launches.recycle(launch);
+        }
+        self.cache.reset();
+        self.rows.reset(self.config.max_running);
+        self.requeue_all();
+    }
+
+    /// Suspects the rows of unretired steps; returns the one that is convicted.
+    fn accuse(&mut self) -> Option<u32> {
+        let mut named: Vec<(u32, u32)> = Vec::new();
+        for entry in self.launches.iter().flat_map(|launch| &launch.entries) {
+            if let Some(slot) = self.requests.resolve(entry.handle())
+                && !named.iter().any(|&(known, _)| known == slot)
+            {
+                named.push((slot, entry.end));
+            }
+        }
+        let alone = named.len() == 1;
+        let mut culprit = None;
+        let mut repeated = Vec::new();
+        for &(slot, end) in &named {
+            let suspicion = &mut self.requests[slot].suspicion;
+            if suspicion.standing != Standing::Clear {
+                repeated.push(slot);
+            }
+            if suspicion.accuse(end, alone) {
+                culprit = Some(slot);
+            }
+        }
+        if !named.is_empty() {
+            self.hold_trial(&repeated);
+        }
+        culprit
+    }
+
+    fn hold_trial(&mut self, repeated: &[u32]) {
+        let mut accused: Vec<(u64, bool, &mut Suspicion)> = self
+            .requests
+            .iter_mut()
+            .filter(|(_, request)| request.suspicion.standing != Standing::Clear)
+            .map(|(slot, request)| {
+                let again = repeated.contains(&slot);
+                (request.arrival, again, &mut request.suspicion)
+            })
+            .collect();
+        accused.sort_by_key(|&(arrival, ..)| arrival);
+        self.suspects = halve(
+            accused
+                .into_iter()
+                .map(|(_, again, record)| (again, record))
+                .collect(),
+        );
+    }
+
+    /// Ends a trial: nobody is held back, suspicion stays until a retired step clears it.
+    pub(crate) fn release_parked(&mut self) {
+        for (_, request) in self.requests.iter_mut() {
+            request.suspicion.release();
+        }
+        self.suspects = Suspects::default();
+    }
+
+    /// Every request that ran, or whose results are lost, is computed again from its tokens.
+    fn requeue_all(&mut self) {
+        while let Some(slot) = self.running.last() {
+            let request = &mut self.requests[slot];
+            self.running.remove(request.arrival);
+            request.give_back();
+            request.inflight = request.inflight.max(1);
+            self.waiting.insert(request.arrival, slot);
+        }
+        for slot in self.waiting.slots() {
+            let request = &mut self.requests[slot];
+            if request.inflight > 0 {
+                request.lineage = request.lineage.wrapping_add(1);
+                request.pending = 0;
+                request.inflight = 0;
+                self.events.push(Event::Requeued {
+                    submission: request.submission(),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Writing one request's share of a step into the plan's arrays.
+
+use crate::active::Active;
+use crate::launches::{Entry, Launch};
+use crate::{SamplingRow, StepPlan};
+
+impl StepPlan {
+    /// Empties every array and keeps its memory.
+    pub(crate) fn clear(&mut self) {
+        self.step = 0;
+        self.num_decode_rows = 0;
+        self.token_ids.clear();
+        self.positions.clear();
+        self.slots.clear();
+        self.rows.clear();
+        self.query_starts.clear();
+        self.query_starts.push(0);
+        self.sequence_lengths.clear();
+        self.delta_rows.clear();
+        self.delta_starts.clear();
+        self.delta_counts.clear();
+        self.delta_blocks.clear();
+        self.block_copies.clear();
+        self.sampling.clear();
+        self.side.clear();
+    }
+
+    /// Tells the worker the blocks that it does not know yet: append-only, from 0 after admission.
+    fn write_table_delta(&mut self, request: &mut Active) {
+        let sent = request.table_sent as usize;
+        let new = &request.blocks[sent..];
+        if new.is_empty() {
+            return;
+        }
+        self.delta_rows.push(request.row as i32);
+        self.delta_starts.push(sent as i32);
+        self.delta_counts.push(new.len() as i32);
+        self.delta_blocks
+            .extend(new.iter().map(|&block| block as i32));
+        request.table_sent = request.blocks.len() as u32;
+    }
+
+    fn write_tokens(&mut self, request: &Active, count: u32, block_size: u32) {
+        for position in request.computed..request.computed + count {
+            let block = request.blocks[(position / block_size) as usize];
+            let slot = i64::from(block) * i64::from(block_size) + i64::from(position % block_size);
+            self.token_ids.push(request.token_at(position));
+            self.positions.push(position as i32);
+            self.slots.push(slot);
+        }
+        self.rows.push(request.row as i32);
+        self.query_starts.push(self.token_ids.len() as i32);
+        self.sequence_lengths
+            .push((request.computed + count) as i32);
+    }
+
+    fn write_sampling(&mut self, request: &Active) {
+        let penalty_offset = request.is_penalised().then_some(self.side.len() as u32);
+        if penalty_offset.is_some() {
+            self.side.push(request.prompt);
+            self.side.push(request.outputs());
+            self.side.extend_from_slice(&request.tokens);
+        }
+        let bias_offset = (!request.bias.is_empty()).then_some(self.side.len() as u32);
+        if bias_offset.is_some() {
+            self.side.push(request.bias.len() as u32);
+            self.side.extend(request.bias.iter().map(|&(id, _)| id));
+            self.side
+                .extend(request.bias.iter().map(|&(_, value)| value.to_bits()));
+        }
+        self.sampling.push(SamplingRow {
+            token: self.token_ids.len() as u32 - 1,
+            row: request.row,
+            output_index: request.outputs() + request.pending,
+            penalty_offset,
+            bias_offset,
+            ..request.template
+        });
+    }
+}
+
+impl Launch {
+    /// Puts the next `count` tokens of a request into the step; what reaches the end of its
+    /// tokens is sampled.
+    pub(crate) fn place(
+        &mut self,
+        plan: &mut StepPlan,
+        request: &mut Active,
+        (slot, generation): (u32, u32),
+        count: u32,
+        block_size: u32,
+    ) {
+        plan.write_table_delta(request);
+        plan.write_tokens(request, count, block_size);
+        let sampled = count == request.remaining();
+        if sampled {
+            plan.write_sampling(request);
+            request.pending += 1;
+        }
+        // With `pending` raised, `remaining` is 1 again: the token that was just sampled.
+        request.computed += count;
+        self.entries.push(Entry {
+            slot,
+            generation,
+            residency: request.residency,
+            lineage: request.lineage,
+            end: request.computed,
+            sampled,
+        });
+    }
+}

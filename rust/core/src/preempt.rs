@@ -1,0 +1,61 @@
+//! Preemption: when decoding rows need more blocks than there are or will be, the newest requests
+//! give theirs back and are computed again later.
+//!
+//! Fenced blocks count as coming: a row that waits for them sits out, nobody is preempted for it.
+//! The oldest running request is never preempted, and none is accepted that the pool cannot hold
+//! alone, so the oldest always finishes.
+
+use crate::{Core, Event};
+
+/// Steps after a preemption in which admissions keep a reserve.
+const RESERVE_STEPS: u64 = 8;
+
+impl Core {
+    /// Preempts until the blocks that there are or will be cover the decoding rows' need. True: somebody was.
+    pub(crate) fn relieve_pressure(&mut self) -> bool {
+        let block_size = self.config.block_size;
+        if self.cache.pool.allocatable() as usize >= self.running.len() {
+            return false;
+        }
+        let wants = |core: &Self, slot: u32| {
+            let request = &core.requests[slot];
+            request.needs_block(block_size) && request.is_plannable()
+        };
+        let mut need = self
+            .running
+            .slots()
+            .filter(|&slot| wants(self, slot))
+            .count() as u32;
+        let mut preempted = false;
+        while self.cache.pool.allocatable() + self.cache.pool.coming() < need
+            && self.running.len() > 1
+            && let Some(victim) = self.running.last()
+        {
+            need -= u32::from(wants(self, victim));
+            self.preempt(victim);
+            preempted = true;
+        }
+        preempted
+    }
+
+    /// Results that are in flight are kept: they are valid tokens and committed when they arrive.
+    fn preempt(&mut self, slot: u32) {
+        self.give_back(slot);
+        let request = &self.requests[slot];
+        self.running.remove(request.arrival);
+        self.waiting.insert(request.arrival, slot);
+        self.events.push(Event::Preempted {
+            submission: request.submission(),
+        });
+        self.counters.preemptions += 1;
+        self.reserve_until = self.step + RESERVE_STEPS;
+    }
+
+    /// Blocks that an admission leaves untouched for the running requests to grow into.
+    pub(crate) fn reserve(&self) -> u32 {
+        if self.step >= self.reserve_until || self.plan.rows.is_empty() {
+            return 0;
+        }
+        (self.cache.pool.len() / 100).max(self.running.len() as u32)
+    }
+}

@@ -1,0 +1,120 @@
+//! `complete`: what a retired step means for each request that it named.
+
+use crate::launches::Entry;
+use crate::{Core, Error, Event, FinishReason, RowStatus, StepResult};
+
+impl Core {
+    pub(crate) fn complete_step(
+        &mut self,
+        result: &StepResult<'_>,
+        _now: u64,
+    ) -> Result<(), Error> {
+        self.validate_result(result)?;
+        let Some(launch) = self.launches.pop() else {
+            return Ok(());
+        };
+        self.cache.pool.retire(launch.step);
+        self.rows.retire(launch.step);
+        let mut outcomes = result.rows.iter();
+        for entry in &launch.entries {
+            let outcome = if entry.sampled { outcomes.next() } else { None };
+            self.retire_entry(entry, outcome.copied());
+        }
+        self.launches.recycle(launch);
+        Ok(())
+    }
+
+    fn validate_result(&self, result: &StepResult<'_>) -> Result<(), Error> {
+        let oldest = self.launches.oldest();
+        match oldest {
+            Some(launch) if result.epoch == self.epoch && result.step == launch.step => {
+                if result.rows.len() == launch.samples {
+                    return Ok(());
+                }
+                Err(Error::ResultRows {
+                    step: result.step,
+                    planned: launch.samples,
+                    got: result.rows.len(),
+                })
+            }
+            _ => Err(Error::StaleResult {
+                epoch: result.epoch,
+                step: result.step,
+                expected_epoch: self.epoch,
+                expected_step: oldest.map(|launch| launch.step),
+            }),
+        }
+    }
+
+    fn retire_entry(&mut self, entry: &Entry, outcome: Option<(RowStatus, u32)>) {
+        let Some(slot) = self.requests.resolve(entry.handle()) else {
+            return;
+        };
+        let request = &mut self.requests[slot];
+        request.inflight -= 1;
+        if request.lineage != entry.lineage {
+            return;
+        }
+        let resident = request.residency == entry.residency;
+        match outcome {
+            Some((RowStatus::Nan, _)) => return self.fail(slot, FinishReason::NanLogits),
+            Some((RowStatus::BadId, _)) => return self.fail(slot, FinishReason::BadToken),
+            Some((RowStatus::Ok, id)) if id >= self.config.vocabulary => {
+                return self.fail(slot, FinishReason::BadToken);
+            }
+            Some((RowStatus::NotSampled, _)) => {
+                // Later launched steps built on the missing token: they count for nothing, and
+                // the last known token is computed again in its own slot.
+                request.lineage = request.lineage.wrapping_add(1);
+                request.pending = 0;
+                if resident {
+                    request.retired = request.retired.max(entry.end - 1);
+                    request.computed = entry.end - 1;
+                    self.intern(slot);
+                }
+                return;
+            }
+            Some((RowStatus::Ok, _)) | None => {}
+        }
+        if resident {
+            request.retired = entry.end;
+        }
+        if self
+            .suspects
+            .step_retired(&mut request.suspicion, entry.end)
+        {
+            self.release_parked();
+        }
+        match outcome {
+            Some((_, id)) => self.commit(slot, id, resident),
+            None => self.intern(slot),
+        }
+    }
+
+    fn commit(&mut self, slot: u32, id: u32, resident: bool) {
+        let request = &mut self.requests[slot];
+        request.pending -= 1;
+        #[cfg(feature = "planted-faults")]
+        if !resident && self.config.fault == Some(crate::Fault::DropInFlightOnPreemption) {
+            return;
+        }
+        let index = request.outputs();
+        request.tokens.push(id);
+        let stopped = request.stop_ids.contains(&id);
+        let exhausted = index + 1 == request.max_tokens;
+        self.events.push(Event::Token {
+            submission: request.submission(),
+            index,
+            token: id,
+        });
+        self.counters.generated += 1;
+        if resident {
+            self.intern(slot);
+        }
+        if stopped {
+            self.finish(slot, FinishReason::StopToken(id));
+        } else if exhausted {
+            self.finish(slot, FinishReason::Length);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `plan`: which requests compute how many tokens in the next step.
+//!
+//! There is no prefill phase and no decode phase. Running requests that are short of one token come
+//! first, then the chunks of running prompts, then admissions, each oldest first, until a budget is
+//! spent. A request reserved the blocks of all its known tokens when it was admitted, so only
+//! decoding can run out of memory.
+
+use crate::Core;
+
+/// What is left of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) tokens: u32,
+    pub(crate) prefill: u32,
+    pub(crate) side: u32,
+}
+
+impl Core {
+    pub(crate) fn plan_step(&mut self, _now: u64) -> bool {
+        if self.launches.len() > usize::from(self.config.overlap_depth) {
+            return false;
+        }
+        self.plan.clear();
+        self.draft = self.launches.draft();
+        let mut budget = Budget {
+            tokens: self.config.max_batched_tokens,
+            prefill: self.config.max_prefill_tokens.unwrap_or(u32::MAX),
+            side: self.config.side_words,
+        };
+        let preempted = self.relieve_pressure();
+        self.grant_side_data(&mut budget);
+        self.place_decodes(&mut budget);
+        self.place_prefills(&mut budget);
+        if !preempted || self.plan.rows.is_empty() {
+            self.admit(&mut budget);
+        }
+        self.launch()
+    }
+
+    /// Room in the side arena goes to those who were served longest ago, so that none starves.
+    fn grant_side_data(&mut self, budget: &mut Budget) {
+        let chunk = budget.tokens.min(budget.prefill);
+        let mut side = std::mem::take(&mut self.scratch.side);
+        side.clear();
+        for slot in self.running.slots() {
+            let request = &mut self.requests[slot];
+            request.side_granted = false;
+            let ends = request.is_decoding() || request.remaining() <= chunk;
+            if request.uses_side_data() && ends && request.is_plannable() {
+                side.push((request.side_step, request.arrival, slot));
+            }
+        }
+        if side.len() > 1 {
+            side.sort_unstable();
+        }
+        for &(_, _, slot) in &side {
+            let request = &mut self.requests[slot];
+            let words = request.side_words();
+            if words <= budget.side {
+                budget.side -= words;
+                request.side_granted = true;
+            }
+        }
+        self.scratch.side = side;
+    }
+
+    fn place_decodes(&mut self, budget: &mut Budget) {
+        let block_size = self.config.block_size;
+        let mut prefilling = std::mem::take(&mut self.scratch.slots);
+        prefilling.clear();
+        for slot in self.running.slots() {
+            let request = &mut self.requests[slot];
+            if !request.is_plannable() {
+                continue;
+            }
+            if !request.is_decoding() {
+                prefilling.push(slot);
+                continue;
+            }
+            if request.uses_side_data() && !request.side_granted {
+                continue;
+            }
+            if request.needs_block(block_size) && !self.cache.allocate(1, &mut request.blocks) {
+                continue;
+            }
+            budget.tokens -= 1;
+            let generation = self.requests.generation(slot);
+            let request = &mut self.requests[slot];
+            self.draft
+                .place(&mut self.plan, request, (slot, generation), 1, block_size);
+        }
+        self.plan.num_decode_rows = self.plan.rows.len() as u32;
+        self.scratch.slots = prefilling;
+    }
+
+    fn place_prefills(&mut self, budget: &mut Budget) {
+        let prefilling = std::mem::take(&mut self.scratch.slots);
+        for &slot in &prefilling {
+            self.place_chunk(slot, budget);
+        }
+        self.scratch.slots = prefilling;
+    }
+
+    /// Places as much of a prompt as the budget has room for. Without room for its side data the
+    /// last token, whose logits are sampled, stays behind.
+    pub(crate) fn place_chunk(&mut self, slot: u32, budget: &mut Budget) {
+        let request = &self.requests[slot];
+        let remaining = request.remaining();
+        let mut count = remaining.min(budget.tokens).min(budget.prefill);
+        if count == remaining && request.uses_side_data() && !request.side_granted {
+            count -= 1;
+        }
+        if count == 0 {
+            return;
+        }
+        budget.tokens -= count;
+        budget.prefill -= count;
+        let generation = self.requests.generation(slot);
+        let block_size = self.config.block_size;
+        let request = &mut self.requests[slot];
+        self.draft.place(
+            &mut self.plan,
+            request,
+            (slot, generation),
+            count,
+            block_size,
+        );
+    }
+
+    /// The plan is final: number it and stamp what it names.
+    fn launch(&mut self) -> bool {
+        let mut launch = std::mem::take(&mut self.draft);
+        if self.plan.rows.is_empty() {
+            self.launches.recycle(launch);
+            return false;
+        }
+        self.step += 1;
+        self.counters.steps += 1;
+        self.plan.epoch = self.epoch;
+        self.plan.step = self.step;
+        launch.step = self.step;
+        launch.samples = self.plan.sampling.len();
+        for entry in &launch.entries {
+            let request = &mut self.requests[entry.slot];
+            request.last_step = self.step;
+            request.inflight += 1;
+            if entry.sampled && request.uses_side_data() {
+                request.side_step = self.step;
+            }
+        }
+        #[cfg(feature = "planted-faults")]
+        if self.config.fault == Some(crate::Fault::InternBeforeRetirement) {
+            for entry in &launch.entries {
+                let known = self.requests[entry.slot].known();
+                self.intern_up_to(entry.slot, entry.end.min(known));
+            }
+        }
+        self.launches.push(launch);
+        true
+    }
+}

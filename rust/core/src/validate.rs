@@ -1,0 +1,123 @@
+//! What is refused before it can do harm.
+
+use crate::active::side_words;
+use crate::{CoreConfig, Error, Request, Sampling};
+
+/// Largest value of a field that crosses to the worker as int32.
+const INT32: u32 = i32::MAX as u32;
+const DEEPEST_OVERLAP: u8 = 2;
+
+pub(crate) fn config(config: &CoreConfig) -> Result<(), Error> {
+    let size = config.block_size;
+    require(
+        size.is_power_of_two() && size <= 256,
+        ("block_size", size),
+        "a power of two from 1 to 256",
+    )?;
+    let running = config.max_running;
+    require(running >= 1, ("max_running", running), "at least 1")?;
+    require(
+        (running..=INT32).contains(&config.max_batched_tokens),
+        ("max_batched_tokens", config.max_batched_tokens),
+        "at least max_running, so that every running request can decode, and an int32",
+    )?;
+    require(
+        config.max_prefill_tokens != Some(0),
+        ("max_prefill_tokens", 0),
+        "at least 1, or none",
+    )?;
+    require(
+        config.max_queued_requests >= 1,
+        ("max_queued_requests", config.max_queued_requests),
+        "at least 1",
+    )?;
+    require(
+        config.overlap_depth <= DEEPEST_OVERLAP,
+        ("overlap_depth", u32::from(config.overlap_depth)),
+        "0, 1 or 2",
+    )?;
+    for (name, value, least, expected) in [
+        (
+            "num_blocks",
+            config.num_blocks,
+            2,
+            "an int32, at least 2: block 0 is never used",
+        ),
+        (
+            "max_model_len",
+            config.max_model_len,
+            2,
+            "an int32, at least one prompt and one output token",
+        ),
+        ("side_words", config.side_words, 0, "an int32"),
+        ("vocabulary", config.vocabulary, 1, "an int32, at least 1"),
+    ] {
+        require((least..=INT32).contains(&value), (name, value), expected)?;
+    }
+    Ok(())
+}
+
+fn require(
+    holds: bool,
+    (field, value): (&'static str, u32),
+    expected: &'static str,
+) -> Result<(), Error> {
+    if holds {
+        return Ok(());
+    }
+    Err(Error::Config {
+        field,
+        value: value.to_string(),
+        expected,
+    })
+}
+
+pub(crate) fn request(request: &Request, config: &CoreConfig) -> Result<(), Error> {
+    if request.prompt.is_empty() {
+        return Err(Error::EmptyPrompt);
+    }
+    if request.max_tokens == 0 {
+        return Err(Error::NoOutput);
+    }
+    let vocabulary = config.vocabulary;
+    let biased = request.sampling.logit_bias.iter().map(|&(id, _)| id);
+    let mut ids = request.prompt.iter().copied().chain(biased);
+    if let Some(id) = ids.find(|&id| id >= vocabulary) {
+        return Err(Error::UnknownToken { id, vocabulary });
+    }
+    let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+    let max_tokens = request.max_tokens;
+    let length = u64::from(prompt) + u64::from(max_tokens);
+    if length > u64::from(config.max_model_len) {
+        return Err(Error::ContextLength {
+            prompt,
+            max_tokens,
+            max_model_len: config.max_model_len,
+        });
+    }
+    // The last token's KV is never written.
+    let written = length as u32 - 1;
+    let needed = written.div_ceil(config.block_size);
+    let available = config.num_blocks - 1;
+    if needed > available {
+        return Err(Error::NeverFits {
+            prompt,
+            max_tokens,
+            block_size: config.block_size,
+            needed,
+            available,
+        });
+    }
+    side_data(&request.sampling, written, config.side_words)
+}
+
+fn side_data(sampling: &Sampling, longest: u32, available: u32) -> Result<(), Error> {
+    let penalised = sampling.repetition_penalty.to_bits() != 1.0_f32.to_bits()
+        || sampling.presence_penalty != 0.0
+        || sampling.frequency_penalty != 0.0;
+    let needed = side_words(penalised, longest, sampling.logit_bias.len() as u32);
+    if needed > available {
+        return Err(Error::SideData { needed, available });
+    }
+    Ok(())
+}
