@@ -122,6 +122,12 @@ def scratch_bytes(heads: int, kv_heads: int, head_dim: int, max_rows: int) -> in
     return max(prefill, decode)
 
 
+def mask_bytes(max_tokens: int, max_rows: int, max_length: int) -> int:
+    """Upper bound of the masks that `prepare` makes for a step, in bytes: two tiles of each query, and for decode rows a
+    byte a position."""
+    return 2 * max_tokens * KV_TILE + max_rows * (max_length + KV_TILE)
+
+
 def _decode_group(batch: AttentionBatch, rows: torch.Tensor, device: torch.device) -> DecodeGroup:
     lengths = batch.sequence_lengths[rows]
     tables = batch.block_tables[rows]

@@ -1,0 +1,1 @@
+"""Model families, one file each, found by the `architectures` of a checkpoint's config.json."""

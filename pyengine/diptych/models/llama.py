@@ -1,0 +1,331 @@
+"""The Llama family, read from top to bottom: configuration, weights, forward.
+
+    ids ─ embedding ─► hidden ─┬─ norm ─ q,k,v ─ rotate ─ write k,v ─ attention ─ output ─ + ─┬─ norm ─ MLP ─ + ─► …
+                               └──────────────────────────────────────────────────────────┘  └──────────────┘
+
+The forward works in buffers that are made once, for the largest step, and reused by every layer and every step
+(`Workspace`): what a step allocates depends on its own tokens, never on a prompt's length. Attention itself is the
+caller's: it knows the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from diptych_kernels.kv_cache import KVLayer
+from diptych_kernels.registry import Kernels
+
+# Tokens whose MLP runs at once: its buffers are the widest, and a long chunk need not hold them for all its tokens.
+MLP_TOKENS = 1024
+
+
+class UnsupportedModelError(ValueError):
+    """The checkpoint asks for something that this model code does not compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    """Shapes and constants of a checkpoint."""
+
+    vocabulary: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_epsilon: float
+    max_positions: int
+    tied_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    rope: dict[str, Any]
+
+    @classmethod
+    def from_llama(cls, config: Mapping[str, Any]) -> LlamaConfig:
+        """Llama, and Mistral without a sliding window."""
+        bias = bool(config.get("attention_bias", False))
+        return cls._read(config, qkv_bias=bias, output_bias=bias)
+
+    @classmethod
+    def from_qwen2(cls, config: Mapping[str, Any]) -> LlamaConfig:
+        """Qwen2: the same computation, with biases on q, k and v."""
+        if not config.get("use_sliding_window", False):
+            config = {**config, "sliding_window": None}
+        return cls._read(config, qkv_bias=True, output_bias=False)
+
+    @classmethod
+    def _read(cls, config: Mapping[str, Any], qkv_bias: bool, output_bias: bool) -> LlamaConfig:
+        _refuse_unsupported(config)
+        try:
+            hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+            return cls(
+                vocabulary=int(config["vocab_size"]),
+                hidden=hidden,
+                intermediate=int(config["intermediate_size"]),
+                layers=int(config["num_hidden_layers"]),
+                heads=heads,
+                kv_heads=int(config.get("num_key_value_heads") or heads),
+                head_dim=int(config.get("head_dim") or hidden // heads),
+                norm_epsilon=float(config.get("rms_norm_eps", 1e-6)),
+                max_positions=int(config.get("max_position_embeddings", 2048)),
+                tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+                qkv_bias=qkv_bias,
+                output_bias=output_bias,
+                mlp_bias=bool(config.get("mlp_bias", False)),
+                rope=_read_rope(config),
+            )
+        except KeyError as missing:
+            raise UnsupportedModelError(f"config.json has no {missing}") from None
+
+    @property
+    def qkv_size(self) -> int:
+        """Width of the fused q, k and v projection."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+def _refuse_unsupported(config: Mapping[str, Any]) -> None:
+    neutral: dict[str, tuple[Any, ...]] = {
+        "sliding_window": (None,),
+        "hidden_act": (None, "silu"),
+        "quantization_config": (None,),
+        "partial_rotary_factor": (None, 1.0),
+        "pretraining_tp": (None, 1),
+    }
+    for name, allowed in neutral.items():
+        if config.get(name) not in allowed:
+            raise UnsupportedModelError(
+                f"config.json sets {name} = {config[name]!r}, which is not built: only {allowed[-1]!r} is"
+            )
+    if set(config.get("layer_types") or ["full_attention"]) != {"full_attention"}:
+        raise UnsupportedModelError(
+            f"config.json sets layer_types = {config['layer_types']}: only full_attention is built"
+        )
+
+
+def _read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters in the newer spelling (`rope_parameters`), read from either."""
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
+    if rope["rope_type"] not in ("default", "linear", "llama3"):
+        raise UnsupportedModelError(
+            f"rope scaling {rope['rope_type']!r} is not supported: default, linear and llama3 are"
+        )
+    return rope
+
+
+def rotary_frequencies(config: LlamaConfig) -> torch.Tensor:
+    """Angle per position of each pair of dimensions, [head_dim / 2] float32 on the host, scaling applied."""
+    rope = config.rope
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    frequencies = 1.0 / (float(rope["rope_theta"]) ** exponents)
+    if rope["rope_type"] == "linear":
+        return frequencies / float(rope["factor"])
+    if rope["rope_type"] == "default":
+        return frequencies
+    factor, original = float(rope["factor"]), float(rope["original_max_position_embeddings"])
+    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+    wavelengths = 2 * math.pi / frequencies
+    # Long waves are stretched by the factor, short ones kept, those between blended.
+    blend = ((original / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
+    return (1 - blend) * frequencies / factor + blend * frequencies
+
+
+def rotary_angles(positions: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine, [T, head_dim / 2] float32 whatever the model's dtype: 16-bit angles are off by radians."""
+    angles = positions.float().unsqueeze(1) * frequencies
+    return angles.cos(), angles.sin()
+
+
+@dataclass(slots=True)
+class Linear:
+    """A projection: weight [out, in], bias [out] or None."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    def apply(self, rows: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """rows [n, in] → out [n, out], which is returned."""
+        if self.bias is None:
+            return torch.mm(rows, self.weight.t(), out=out)
+        return torch.addmm(self.bias, rows, self.weight.t(), out=out)
+
+
+@dataclass(slots=True)
+class Layer:
+    """Weights of one decoder layer; q, k, v and gate, up are fused along their outputs."""
+
+    input_norm: torch.Tensor
+    qkv: Linear
+    output: Linear
+    post_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(slots=True)
+class Weights:
+    """All weights. `head` is the embedding itself where they are tied."""
+
+    embedding: torch.Tensor
+    layers: list[Layer]
+    norm: torch.Tensor
+    head: torch.Tensor
+
+
+# How checkpoint tensors become ours: each of our parameters is the concatenation, along outputs, of theirs.
+_FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "output": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+
+
+def weight_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that the checkpoint must hold, in its own spelling."""
+    hidden, wide = config.hidden, config.intermediate
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    linears = {
+        "self_attn.q_proj": (queries, hidden, config.qkv_bias),
+        "self_attn.k_proj": (keys, hidden, config.qkv_bias),
+        "self_attn.v_proj": (keys, hidden, config.qkv_bias),
+        "self_attn.o_proj": (hidden, queries, config.output_bias),
+        "mlp.gate_proj": (wide, hidden, config.mlp_bias),
+        "mlp.up_proj": (wide, hidden, config.mlp_bias),
+        "mlp.down_proj": (hidden, wide, config.mlp_bias),
+    }
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config.vocabulary, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not config.tied_embeddings:
+        shapes["lm_head.weight"] = (config.vocabulary, hidden)
+    for layer in range(config.layers):
+        prefix = f"model.layers.{layer}."
+        shapes[prefix + "input_layernorm.weight"] = (hidden,)
+        shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
+        for name, (outputs, inputs, bias) in linears.items():
+            shapes[f"{prefix}{name}.weight"] = (outputs, inputs)
+            if bias:
+                shapes[f"{prefix}{name}.bias"] = (outputs,)
+    return shapes
+
+
+def assemble(config: LlamaConfig, take: Callable[[list[str]], torch.Tensor]) -> Weights:
+    """Builds the weights. `take(names)` gives the named tensors joined along their first axis, in the model's dtype,
+    on its device; each name is asked for once."""
+
+    def linear(prefix: str, kind: str, bias: bool) -> Linear:
+        parts = [prefix + name for name in _FUSED[kind]]
+        weight = take([f"{part}.weight" for part in parts])
+        return Linear(weight, take([f"{part}.bias" for part in parts]) if bias else None)
+
+    embedding = take(["model.embed_tokens.weight"])
+    layers = []
+    for index in range(config.layers):
+        prefix = f"model.layers.{index}."
+        layers.append(
+            Layer(
+                input_norm=take([prefix + "input_layernorm.weight"]),
+                qkv=linear(prefix, "qkv", config.qkv_bias),
+                output=linear(prefix, "output", config.output_bias),
+                post_norm=take([prefix + "post_attention_layernorm.weight"]),
+                gate_up=linear(prefix, "gate_up", config.mlp_bias),
+                down=linear(prefix, "down", config.mlp_bias),
+            )
+        )
+    head = embedding if config.tied_embeddings else take(["lm_head.weight"])
+    return Weights(embedding, layers, take(["model.norm.weight"]), head)
+
+
+class Workspace:
+    """Activation buffers of the largest step, written when made so that their pages are really there."""
+
+    def __init__(self, config: LlamaConfig, max_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
+        def buffer(rows: int, columns: int) -> torch.Tensor:
+            return torch.zeros(rows, columns, dtype=dtype, device=device)
+
+        mlp_rows = min(max_tokens, MLP_TOKENS)
+        self.max_tokens = max_tokens
+        self.residual = buffer(max_tokens, config.hidden)
+        self.projected = buffer(max_tokens, config.hidden)
+        self.qkv = buffer(max_tokens, config.qkv_size)
+        self.attended = buffer(max_tokens, config.heads * config.head_dim)
+        self.gate_up = buffer(mlp_rows, 2 * config.intermediate)
+        self.activated = buffer(mlp_rows, config.intermediate)
+
+    @staticmethod
+    def bytes(config: LlamaConfig, max_tokens: int, dtype: torch.dtype) -> int:
+        """Size of the buffers, and of what the forward allocates for a moment beside them, in bytes."""
+        heads = config.heads * config.head_dim
+        held = max_tokens * (2 * config.hidden + config.qkv_size + heads)
+        held += min(max_tokens, MLP_TOKENS) * 3 * config.intermediate
+        # A norm's output and its float32 inside; cosines and sines; four halves of a rotated slice.
+        moment = max_tokens * config.hidden * (dtype.itemsize + 4) + max_tokens * config.head_dim * 3 * 4
+        moment += min(max_tokens, MLP_TOKENS) * (config.heads + config.kv_heads) * config.head_dim * 2 * 4
+        return held * dtype.itemsize + moment
+
+
+# attend(layer index, queries [T, heads, head_dim], out [T, heads, head_dim]), keys and values being written already.
+Attend = Callable[[int, torch.Tensor, torch.Tensor], None]
+
+
+class Llama:
+    """The forward over weights, kernels and a workspace."""
+
+    def __init__(self, config: LlamaConfig, weights: Weights, kernels: Kernels, workspace: Workspace) -> None:
+        self.config = config
+        self.weights = weights
+        self.kernels = kernels
+        self.workspace = workspace
+        self.frequencies = rotary_frequencies(config).to(weights.embedding.device)
+
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, cache: list[KVLayer], attend: Attend
+    ) -> torch.Tensor:
+        """Runs T tokens (ids, positions, slots: [T] int64) through all layers, writing their keys and values.
+
+        Gives the residual stream [T, hidden] before the last norm: a view of the workspace, valid until the next call.
+        """
+        work, config, tokens = self.workspace, self.config, ids.shape[0]
+        angles = rotary_angles(positions, self.frequencies)
+        residual, projected = work.residual[:tokens], work.projected[:tokens]
+        torch.index_select(self.weights.embedding, 0, ids, out=residual)
+        qkv, attended = work.qkv[:tokens], work.attended[:tokens]
+        query_end, key_end = config.heads * config.head_dim, (config.heads + config.kv_heads) * config.head_dim
+        queries = qkv[:, :query_end].view(tokens, config.heads, config.head_dim)
+        keys = qkv[:, query_end:key_end].view(tokens, config.kv_heads, config.head_dim)
+        values = qkv[:, key_end:].view(tokens, config.kv_heads, config.head_dim)
+        rotated = qkv[:, :key_end].view(tokens, -1, config.head_dim)
+        for index, layer in enumerate(self.weights.layers):
+            layer.qkv.apply(self.kernels.rms_norm(residual, layer.input_norm, config.norm_epsilon), qkv)
+            self.kernels.rotate(rotated, *angles)
+            self.kernels.write_kv(keys, values, cache[index], slots)
+            attend(index, queries, attended.view(tokens, config.heads, config.head_dim))
+            residual.add_(layer.output.apply(attended, projected))
+            self._mlp(layer, residual, projected)
+        return residual
+
+    def _mlp(self, layer: Layer, residual: torch.Tensor, projected: torch.Tensor) -> None:
+        normed = self.kernels.rms_norm(residual, layer.post_norm, self.config.norm_epsilon)
+        for start in range(0, residual.shape[0], MLP_TOKENS):
+            part = normed[start : start + MLP_TOKENS]
+            gate_up = layer.gate_up.apply(part, self.workspace.gate_up[: part.shape[0]])
+            activated = self.workspace.activated[: part.shape[0]]
+            self.kernels.silu_multiply(gate_up, activated)
+            layer.down.apply(activated, projected[start : start + MLP_TOKENS])
+        residual.add_(projected)
+
+    def logits(self, residual: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocabulary] float32 of the tokens [n] int64 among the forward's, and of no other."""
+        chosen = residual.index_select(0, tokens)
+        normed = self.kernels.rms_norm(chosen, self.weights.norm, self.config.norm_epsilon)
+        return torch.mm(normed, self.weights.head.t()).float()

@@ -1,0 +1,63 @@
+"""Runs one step: block tables, forward, sampling. Knows no port and no process, so tests drive it directly."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from diptych.sampling import sampler
+from diptych.sampling.parameters import STATUS_OK
+from diptych.worker.executors import Executors, StepKind, step_kind
+from diptych.worker.step import (
+    RowState,
+    Sampled,
+    Sizes,
+    StepView,
+    read_sampling,
+    read_tokens,
+    refuse_block_copies,
+)
+
+# Rows whose logits exist at once: bounds the memory whatever the number of running requests.
+LOGIT_ROWS = 64
+
+
+class StepResult(NamedTuple):
+    """Per sampling row: status [S] int32 and id [S] int32, on the host."""
+
+    status: torch.Tensor
+    ids: torch.Tensor
+
+
+class ModelRunner:
+    """A model, its cache and its rows."""
+
+    def __init__(self, executors: Executors, sizes: Sizes) -> None:
+        self.executors = executors
+        self.sizes = sizes
+        self.state = RowState(sizes)
+
+    def run(self, step: StepView, forward_done: Callable[[StepKind], None] = lambda kind: None) -> StepResult:
+        """Runs a step; `forward_done` is called between the forward and sampling. Raises PlanError for a bad plan."""
+        refuse_block_copies(step)
+        sampled = read_sampling(step, self.sizes)
+        tokens = read_tokens(step, self.sizes)
+        self.state.apply_deltas(step)
+        ids = self.state.fill_placeholders(tokens)
+        residual = self.executors.run(tokens, ids, self.state.tables)
+        forward_done(step_kind(tokens))
+        return self._sample(residual, sampled)
+
+    def _sample(self, residual: torch.Tensor, sampled: Sampled) -> StepResult:
+        count, device = sampled.tokens.shape[0], residual.device
+        status, ids = torch.zeros(count, dtype=torch.int32), torch.zeros(count, dtype=torch.int32)
+        for start in range(0, count, LOGIT_ROWS):
+            part = slice(start, start + LOGIT_ROWS)
+            logits = self.executors.model.logits(residual, sampled.tokens[part].long().to(device))
+            # The checkpoint may pad its vocabulary beyond the tokenizer's: such ids are never sampled.
+            logits = logits[:, : self.sizes.vocabulary]
+            part_ids, part_status = sampler.sample(logits, sampled.parameters.select(part).to(device))
+            ids[part], status[part] = part_ids.cpu(), part_status.cpu()
+        healthy = status == STATUS_OK
+        self.state.last_ids[sampled.rows[healthy].long()] = ids[healthy]
+        return StepResult(status, ids)

@@ -1,0 +1,205 @@
+"""A step plan as tensors: read from the arena, checked, laid out for the executors.
+
+Everything is a view of the arena or a batched computation over it: the number of Python objects does not grow with the
+number of requests.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from diptych.sampling.parameters import SamplingRows
+
+
+class PlanError(ValueError):
+    """A step plan contradicts itself, the worker's sizes, or what this build supports."""
+
+
+class StepView(Protocol):
+    """What the worker uses of a step (`diptych_core.worker.Step`)."""
+
+    num_tokens: int
+    num_rows: int
+    num_decode_rows: int
+    num_sampling_rows: int
+
+    def array(self, name: str) -> Any:
+        """A plan array by name: any object with the buffer protocol, valid until the step is published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Limits that a plan must keep."""
+
+    num_blocks: int
+    block_size: int
+    max_running: int
+    max_model_len: int
+    max_tokens: int
+    vocabulary: int
+
+    @property
+    def max_blocks(self) -> int:
+        """Columns of the block tables."""
+        return -(-self.max_model_len // self.block_size)
+
+
+PLACEHOLDER = -1
+
+_DTYPES = {
+    "slots": torch.int64,
+    "seed": torch.int64,
+    "submission": torch.int64,
+    "temperature": torch.float32,
+    "top_p": torch.float32,
+    "min_p": torch.float32,
+    "presence_penalty": torch.float32,
+    "frequency_penalty": torch.float32,
+    "repetition_penalty": torch.float32,
+}
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "output_index",
+    "choice_index",
+    "penalty_offset",
+    "bias_offset",
+    "side",
+)
+
+
+def tensor(step: StepView, name: str) -> torch.Tensor:
+    """A plan array as a tensor over the arena's own memory: int32 unless the layout says otherwise, `side` included."""
+    array, dtype = step.array(name), _DTYPES.get(name, torch.int32)
+    return torch.frombuffer(array, dtype=dtype) if memoryview(array).nbytes else torch.empty(0, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """The tokens of a step, T of them in R rows, decode rows first. All on the host."""
+
+    ids: torch.Tensor  # [T] int32, PLACEHOLDER where the row's last sampled id is meant
+    positions: torch.Tensor  # [T] int32
+    slots: torch.Tensor  # [T] int64
+    rows: torch.Tensor  # [R] int32, state rows
+    query_starts: torch.Tensor  # [R + 1] int32
+    sequence_lengths: torch.Tensor  # [R] int32
+    num_decode_rows: int
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.ids.shape[0]
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return self.rows.shape[0]
+
+
+def read_tokens(step: StepView, sizes: Sizes) -> TokenRows:
+    """The token rows of a step. Raises PlanError for any value that would read or write where it must not."""
+    found = TokenRows(
+        ids=tensor(step, "token_ids"),
+        positions=tensor(step, "positions"),
+        slots=tensor(step, "slots"),
+        rows=tensor(step, "rows"),
+        query_starts=tensor(step, "query_starts"),
+        sequence_lengths=tensor(step, "sequence_lengths"),
+        num_decode_rows=step.num_decode_rows,
+    )
+    if not 0 < found.num_tokens <= sizes.max_tokens:
+        raise PlanError(f"a step of {found.num_tokens} tokens: this worker takes 1 to {sizes.max_tokens}")
+    _require_range("token_ids", found.ids, PLACEHOLDER, sizes.vocabulary)
+    _require_range("positions", found.positions, 0, sizes.max_model_len)
+    _require_range("slots", found.slots, 0, sizes.num_blocks * sizes.block_size)
+    _require_range("rows", found.rows, 0, sizes.max_running)
+    _require_range("sequence_lengths", found.sequence_lengths, 1, sizes.max_model_len + 1)
+    if bool((found.ids[found.num_decode_rows :] == PLACEHOLDER).any()):
+        raise PlanError("a placeholder stands among prefill tokens: only a decode row can take its last sampled id")
+    return found
+
+
+def _require_range(name: str, values: torch.Tensor, low: int, high: int) -> None:
+    if values.numel() and not low <= int(values.min()) <= int(values.max()) < high:
+        raise PlanError(
+            f"{name} from {int(values.min())} to {int(values.max())} in a plan: allowed {low} to {high - 1}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a step samples: S tokens among its T, the state rows they belong to, and how."""
+
+    tokens: torch.Tensor  # [S] int32
+    rows: torch.Tensor  # [S] int32
+    parameters: SamplingRows
+
+
+def read_sampling(step: StepView, sizes: Sizes) -> Sampled:
+    """The sampling rows of a step. Raises PlanError for values out of range and for fields that are not built."""
+    tokens, rows = tensor(step, "sampling_tokens"), tensor(step, "sampling_rows")
+    _require_range("sampling_tokens", tokens, 0, step.num_tokens)
+    _require_range("sampling_rows", rows, 0, sizes.max_running)
+    if bool((tensor(step, "logprobs") >= 0).any()):
+        raise PlanError("a sampling row asks for logprobs, which this worker does not compute yet: send -1")
+    return Sampled(tokens, rows, SamplingRows(**{name: tensor(step, name) for name in _SAMPLING_FIELDS}))
+
+
+def refuse_block_copies(step: StepView) -> None:
+    """Raises PlanError for block copies, which are laid out but not built."""
+    if copies := memoryview(step.array("block_copies")).nbytes:
+        raise PlanError(f"a plan asks for {copies // 16} block copies, which this worker does not do yet: send none")
+
+
+class RowState:
+    """What outlives a step, by state row: block tables on the host, last sampled ids."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._tables = np.zeros((sizes.max_running, sizes.max_blocks), dtype=np.int32)
+        self.tables = torch.from_numpy(self._tables)
+        self.last_ids = torch.zeros(sizes.max_running, dtype=torch.int32)
+
+    def reset(self) -> None:
+        """Every table points to the null block again."""
+        self.tables.zero_()
+        self.last_ids.zero_()
+
+    def apply_deltas(self, step: StepView) -> None:
+        """Block-table changes, in order. Raises PlanError, changing nothing, for a row or block out of range."""
+        rows, starts, counts, blocks = (
+            tensor(step, name) for name in ("delta_rows", "delta_starts", "delta_counts", "delta_blocks")
+        )
+        if rows.numel() == 0 and blocks.numel() == 0:
+            return
+        sizes = self._sizes
+        _require_range("delta_rows", rows, 0, sizes.max_running)
+        _require_range("delta_counts", counts, 0, sizes.max_blocks + 1)
+        _require_range("delta_starts", starts, 0, sizes.max_blocks + 1)
+        _require_range("delta_starts + delta_counts", starts + counts, 0, sizes.max_blocks + 1)
+        _require_range("delta_blocks", blocks, 0, sizes.num_blocks)
+        if int(counts.sum()) != blocks.numel():
+            raise PlanError(f"block-table deltas announce {int(counts.sum())} blocks and bring {blocks.numel()}")
+        wide = counts.long()
+        bases = rows.long() * sizes.max_blocks + starts - (wide.cumsum(0) - wide)
+        places = torch.repeat_interleave(bases, wide) + torch.arange(blocks.numel())
+        # numpy assigns in order, so that the last of several changes to one place stands.
+        self._tables.reshape(-1)[places.numpy()] = blocks.numpy()
+
+    def fill_placeholders(self, tokens: TokenRows) -> torch.Tensor:
+        """Ids [T] int64, each placeholder replaced by its row's last sampled id."""
+        ids = tokens.ids.long()
+        decode = tokens.num_decode_rows
+        waiting = ids[:decode] == PLACEHOLDER
+        if bool(waiting.any()):
+            ids[:decode] = torch.where(waiting, self.last_ids[tokens.rows[:decode].long()].long(), ids[:decode])
+        return ids

@@ -1,0 +1,220 @@
+"""A model runner without an engine: random checkpoints, a paged pool, and plans built in Python.
+
+`Schedule` keeps each request's tokens and blocks as the core would and builds the steps of the protocol; it is simple
+where the core is clever: blocks come from a shuffled list, nothing is shared.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from diptych.worker.init import WorkerInit
+from diptych.worker.runner import ModelRunner, StepResult
+from diptych.worker.startup import start
+from diptych.worker.warm_up import SyntheticStep
+
+VOCABULARY = 96
+BLOCK = 4
+
+
+def write_random_llama(folder: Path, seed: int = 0, architecture: str = "Llama", **changes: Any) -> Any:
+    """Writes a 2-layer random checkpoint with transformers and gives the transformers model, in float32."""
+    import transformers
+
+    settings: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.3,
+        "eos_token_id": None,
+        "bos_token_id": None,
+        "pad_token_id": None,
+        **changes,
+    }
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{architecture}Config")(**settings)
+    model = getattr(transformers, f"{architecture}ForCausalLM")(config).eval()
+    # Norms and biases that do something.
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter.uniform_(0.5, 1.5)
+    model.save_pretrained(folder)
+    return model
+
+
+def greedy_oracle(model: Any, prompt: Sequence[int], length: int) -> list[int]:
+    """What transformers generates."""
+    with torch.inference_mode():
+        out = model.generate(
+            torch.tensor([list(prompt)]),
+            attention_mask=torch.ones(1, len(prompt)),
+            max_new_tokens=length,
+            do_sample=False,
+        )
+    return [int(token) for token in out[0, len(prompt) :]]
+
+
+def worker_init(folder: Path, **changes: Any) -> WorkerInit:
+    """A small worker's first message; options of the model by their own names."""
+    options = {
+        "model": str(folder),
+        "dtype": "float32",
+        "kv_cache_dtype": "auto",
+        "kv_cache_bytes": 1 << 20,
+        "memory_utilization": 0.9,
+        "device": "cpu",
+        "threads": 2,
+        "prefix_cache": True,
+    }
+    fields: dict[str, Any] = {
+        "kind": "inline",
+        "epoch": 0,
+        "layout_version": 1,
+        "block_size": BLOCK,
+        "max_running": 8,
+        "max_batched_tokens": 256,
+        "max_model_len": 128,
+        "vocabulary": VOCABULARY,
+    }
+    for name, value in changes.items():
+        (options if name in options else fields)[name] = value
+    return WorkerInit(options=options, **fields)
+
+
+def start_runner(folder: Path, **changes: Any) -> ModelRunner:
+    """A runner whose whole KV pool is NaN: whatever reads an unwritten slot shows it."""
+    runner = start(worker_init(folder, **changes)).runner
+    runner.executors.pool.storage.fill_(torch.nan)
+    return runner
+
+
+@dataclass
+class Request:
+    """One request: `computed` tokens are in the cache."""
+
+    row: int
+    tokens: list[int]
+    prompt: int
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt :]
+
+
+class Schedule:
+    """Builds steps for a runner and takes their results."""
+
+    def __init__(self, runner: ModelRunner, seed: int = 0) -> None:
+        self.runner = runner
+        self.size = runner.sizes.block_size
+        self.free = list(range(1, runner.sizes.num_blocks))
+        random.Random(seed).shuffle(self.free)
+        self.deltas: list[tuple[int, int, list[int]]] = []
+
+    def add(self, row: int, prompt: Sequence[int]) -> Request:
+        return Request(row, list(prompt), len(prompt))
+
+    def release(self, request: Request) -> None:
+        """Frees a request's blocks: it is over, or preempted and computed anew."""
+        self.free.extend(request.blocks)
+        request.blocks, request.computed = [], 0
+
+    def _grow(self, request: Request, length: int) -> None:
+        missing = -(-length // self.size) - len(request.blocks)
+        if missing > 0:
+            new = [self.free.pop() for _ in range(missing)]
+            self.deltas.append((request.row, len(request.blocks), new))
+            request.blocks += new
+
+    def step(self, decode: Sequence[Request], prefill: Sequence[tuple[Request, int]]) -> SyntheticStep:
+        """A step: one token of each of `decode`, some tokens of each of `prefill`."""
+        parts = [(request, 1) for request in decode] + list(prefill)
+        rows = []
+        for request, count in parts:
+            rows.append((request.row, request.computed, request.tokens[request.computed : request.computed + count]))
+            self._grow(request, request.computed + count)
+        step = SyntheticStep(rows, len(decode), sampled=False)
+        blocks = [
+            request.blocks[position // self.size] * self.size + position % self.size
+            for request, count in parts
+            for position in range(request.computed, request.computed + count)
+        ]
+        step.arrays["slots"] = np.array(blocks, dtype=np.int64)
+        step.arrays["delta_rows"] = np.array([row for row, _, _ in self.deltas], dtype=np.int32)
+        step.arrays["delta_starts"] = np.array([start for _, start, _ in self.deltas], dtype=np.int32)
+        step.arrays["delta_counts"] = np.array([len(new) for _, _, new in self.deltas], dtype=np.int32)
+        step.arrays["delta_blocks"] = np.array([b for _, _, new in self.deltas for b in new], dtype=np.int32)
+        self.deltas = []
+        self._keep_last_chunks(step, parts)
+        return step
+
+    def _keep_last_chunks(self, step: SyntheticStep, parts: Sequence[tuple[Request, int]]) -> None:
+        """Only a row whose last token is in this step is sampled."""
+        last = np.array([request.computed + count == len(request.tokens) for request, count in parts], dtype=bool)
+        for name, array in step.arrays.items():
+            if len(array) == len(parts) and name in SAMPLED:
+                step.arrays[name] = array[last]
+        step.num_sampling_rows = int(last.sum())
+
+    def run(self, decode: Sequence[Request], prefill: Sequence[tuple[Request, int]]) -> StepResult:
+        """Runs a step and commits it."""
+        step = self.step(decode, prefill)
+        result = self.runner.run(step)
+        ids = dict(zip(step.arrays["sampling_rows"].tolist(), result.ids.tolist(), strict=True))
+        for request, count in [(request, 1) for request in decode] + list(prefill):
+            request.computed += count
+            if request.computed == len(request.tokens):
+                request.tokens.append(ids[request.row])
+        return result
+
+    def generate(self, prompts: Sequence[Sequence[int]], length: int, chunk: int) -> list[list[int]]:
+        """All prompts together, prefilled in chunks beside whoever decodes already, until each has `length` tokens."""
+        requests = [self.add(row, prompt) for row, prompt in enumerate(prompts)]
+        while any(len(request.output) < length for request in requests):
+            open_requests = [request for request in requests if len(request.output) < length]
+            decode = [request for request in open_requests if request.output]
+            room, prefill = chunk, []
+            for request in open_requests:
+                count = min(room, len(request.tokens) - request.computed)
+                if not request.output and count > 0:
+                    prefill.append((request, count))
+                    room -= count
+            self.run(decode, prefill)
+        for request in requests:
+            self.release(request)
+        return [request.output for request in requests]
+
+
+SAMPLED = frozenset(
+    [
+        "sampling_tokens",
+        "sampling_rows",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "output_index",
+        "choice_index",
+        "penalty_offset",
+        "bias_offset",
+        "logprobs",
+    ]
+)
