@@ -1,0 +1,188 @@
+//! One accepted request as the outside knows it.
+
+use diptych_core::{Event, FinishReason, Handle, Request, SamplingRow, StepPlan};
+
+use crate::oracle;
+
+/// Tokens that a row with stop strings may run ahead of its last acknowledgement (`protocol.md`).
+pub(crate) const ACKNOWLEDGEMENT_WINDOW: u32 = 8;
+
+/// One accepted request.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: Request,
+    pub(crate) handle: Handle,
+    /// Where the text side finds a stop string.
+    pub(crate) stop_token: Option<u32>,
+    /// Every output the request can have, by the oracle.
+    pub(crate) outputs: Vec<u32>,
+    pub(crate) committed: u32,
+    pub(crate) acknowledged: u32,
+    /// Sampling rows of this request in unretired steps.
+    pub(crate) in_flight: u32,
+    pub(crate) finished: Option<FinishReason>,
+    pub(crate) cached: Option<u32>,
+    /// Sampled since it was last admitted, so that it decodes now.
+    pub(crate) decoding: bool,
+    /// May have blocks in the prefix index: admitted since the index was last emptied.
+    pub(crate) indexed: bool,
+    pub(crate) occupant: u64,
+    /// Deaths of a worker in which this may have been the only unretired request, and the number of
+    /// outputs that, once committed, clears it.
+    pub(crate) lone_deaths: (u32, u32),
+}
+
+impl Entry {
+    pub(crate) fn new(
+        request: Request,
+        stop: Option<u32>,
+        handle: Handle,
+        vocabulary: u32,
+    ) -> Self {
+        let outputs = oracle::outputs(
+            &request.prompt,
+            request.sampling.seed,
+            vocabulary,
+            request.max_tokens as usize,
+        );
+        Self {
+            request,
+            handle,
+            stop_token: stop,
+            outputs,
+            committed: 0,
+            acknowledged: 0,
+            in_flight: 0,
+            finished: None,
+            cached: None,
+            decoding: false,
+            indexed: false,
+            occupant: 0,
+            lone_deaths: (0, 0),
+        }
+    }
+
+    pub(crate) fn open(&self) -> bool {
+        self.finished.is_none()
+    }
+
+    pub(crate) fn submission(&self) -> u64 {
+        self.request.submission
+    }
+
+    pub(crate) fn penalised(&self) -> bool {
+        let sampling = &self.request.sampling;
+        sampling.repetition_penalty.to_bits() != 1.0_f32.to_bits()
+            || sampling.presence_penalty != 0.0
+            || sampling.frequency_penalty != 0.0
+    }
+
+    /// Prompt and the first `count` outputs.
+    pub(crate) fn tokens(&self, count: u32) -> Vec<u32> {
+        let outputs = &self.outputs[..count as usize];
+        [&self.request.prompt, outputs].concat()
+    }
+
+    /// The next output would leave the acknowledgement window.
+    pub(crate) fn past_window(&self) -> bool {
+        self.request.has_stop_strings
+            && self.committed + self.in_flight + 1 > self.acknowledged + ACKNOWLEDGEMENT_WINDOW
+    }
+
+    /// Tokens whose blocks may be shared: computed, retired and acknowledged.
+    fn shareable(&self) -> u32 {
+        let outputs = if self.request.has_stop_strings {
+            self.acknowledged
+        } else {
+            self.committed
+        };
+        self.request.prompt.len() as u32 + outputs
+    }
+
+    /// Whether a prompt of the same namespace may find its first `cached` tokens here.
+    pub(crate) fn shares(&self, request: &Request, cached: u32) -> bool {
+        self.indexed
+            && self.request.namespace == request.namespace
+            && cached <= self.shareable()
+            && self.tokens(self.committed)[..cached as usize] == request.prompt[..cached as usize]
+    }
+}
+
+impl Entry {
+    pub(crate) fn commit(&mut self, id: u32) -> Result<Event, String> {
+        let index = self.committed;
+        let expected = self.outputs.get(index as usize);
+        if expected != Some(&id) {
+            return Err(format!(
+                "invariant 17: output {index} of {} is {id}, the oracle says {expected:?}",
+                self.submission()
+            ));
+        }
+        self.committed += 1;
+        Ok(Event::Token {
+            submission: self.submission(),
+            index,
+            token: id,
+        })
+    }
+
+    pub(crate) fn end_after(&self, id: u32) -> Option<FinishReason> {
+        if self.request.stop_ids.contains(&id) {
+            Some(FinishReason::StopToken(id))
+        } else if self.committed == self.request.max_tokens {
+            Some(FinishReason::Length)
+        } else {
+            None
+        }
+    }
+}
+
+/// The sampling row and its side data say exactly what the request asked for.
+pub(crate) fn check_parameters(
+    plan: &StepPlan,
+    row: &SamplingRow,
+    entry: &Entry,
+) -> Result<(), String> {
+    let sampling = &entry.request.sampling;
+    let floats = [
+        (row.temperature, sampling.temperature),
+        (row.top_p, sampling.top_p),
+        (row.min_p, sampling.min_p),
+        (row.presence_penalty, sampling.presence_penalty),
+        (row.frequency_penalty, sampling.frequency_penalty),
+        (row.repetition_penalty, sampling.repetition_penalty),
+    ];
+    let equal = floats
+        .iter()
+        .all(|(left, right)| left.to_bits() == right.to_bits())
+        && (row.seed, row.top_k) == (sampling.seed, sampling.top_k);
+    let penalties = entry.penalised().then(|| {
+        let outputs = &entry.outputs[..row.output_index as usize];
+        let lengths = [entry.request.prompt.len() as u32, row.output_index];
+        [&lengths, entry.request.prompt.as_slice(), outputs].concat()
+    });
+    let bias = (!sampling.logit_bias.is_empty()).then(|| {
+        let (ids, values): (Vec<u32>, Vec<u32>) = sampling
+            .logit_bias
+            .iter()
+            .map(|&(id, value)| (id, value.to_bits()))
+            .unzip();
+        [vec![ids.len() as u32], ids, values].concat()
+    });
+    let at = |offset: Option<u32>, record: &Option<Vec<u32>>| match (offset, record) {
+        (None, None) => true,
+        (Some(offset), Some(record)) => plan
+            .side
+            .get(offset as usize..)
+            .is_some_and(|side| side.starts_with(record)),
+        _ => false,
+    };
+    if equal && at(row.penalty_offset, &penalties) && at(row.bias_offset, &bias) {
+        Ok(())
+    } else {
+        Err(format!(
+            "sampling row {row:?} with side {:?} is not what {:?} asked for",
+            plan.side, entry.request
+        ))
+    }
+}

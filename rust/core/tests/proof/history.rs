@@ -1,0 +1,194 @@
+//! Random histories: any order of events, at every overlap depth, keeps every promise.
+//!
+//! `PROPTEST_CASES` (256) and `DIPTYCH_OPERATIONS` (200) set the size of a run. A failing history is
+//! cut down to the operations that matter before it is printed.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+
+use diptych_core::{CoreConfig, FinishReason, HashMode};
+
+use crate::operation::{Operation, configs, operations};
+use crate::world::{Journal, World};
+
+type History = Vec<Operation>;
+
+/// Plays a history and lets the rest finish; the error names the operation.
+fn play(config: &CoreConfig, history: &[Operation]) -> Result<World, String> {
+    let mut world = World::new(config);
+    continue_with(&mut world, history)?;
+    Ok(world)
+}
+
+fn continue_with(world: &mut World, history: &[Operation]) -> Result<(), String> {
+    for (index, operation) in history.iter().enumerate() {
+        world
+            .apply(operation)
+            .map_err(|error| format!("operation {index} {operation:?}: {error}"))?;
+    }
+    world.drain().map(|_| ())
+}
+
+/// Drops operations while the history still fails.
+fn minimise(config: &CoreConfig, history: &[Operation]) -> (History, String) {
+    let fails = |history: &[Operation]| {
+        std::panic::catch_unwind(|| play(config, history).err())
+            .unwrap_or_else(|_| Some("the core panicked".into()))
+    };
+    let mut kept = history.to_vec();
+    let mut message = fails(&kept).unwrap_or_default();
+    let mut width = kept.len().div_ceil(2);
+    while width > 0 {
+        let mut start = 0;
+        while start < kept.len() {
+            let end = (start + width).min(kept.len());
+            let shorter = [&kept[..start], &kept[end..]].concat();
+            if let Some(error) = fails(&shorter) {
+                kept = shorter;
+                message = error;
+            } else {
+                start = end;
+            }
+        }
+        width /= 2;
+    }
+    (kept, message)
+}
+
+fn judge(config: &CoreConfig, history: &[Operation]) -> Result<(), TestCaseError> {
+    let outcome = std::panic::catch_unwind(|| play(config, history).map(|_| ()));
+    if matches!(outcome, Ok(Ok(()))) {
+        return Ok(());
+    }
+    let (kept, message) = minimise(config, history);
+    let lines: Vec<String> = kept
+        .iter()
+        .map(|operation| format!("  {operation:?}"))
+        .collect();
+    Err(TestCaseError::fail(format!(
+        "{message}\n{config:?}\n{}",
+        lines.join("\n")
+    )))
+}
+
+fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |value| {
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={value} is not a number"))
+    })
+}
+
+fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(Config {
+        cases: setting("PROPTEST_CASES", 256) as u32 * cases / 256,
+        max_shrink_iters: 0,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/proof/proptest-regressions.txt",
+        ))),
+        ..Config::default()
+    })
+}
+
+fn histories() -> impl Strategy<Value = History> {
+    vec(operations(), setting("DIPTYCH_OPERATIONS", 200))
+}
+
+fn every_history_is_right(overlap_depth: u8) {
+    let strategy = (configs(overlap_depth), histories());
+    let outcome = runner(256).run(&strategy, |(config, history)| judge(&config, &history));
+    if let Err(failure) = outcome {
+        panic!("depth {overlap_depth}: {failure}");
+    }
+}
+
+#[test]
+fn every_history_is_right_without_overlap() {
+    every_history_is_right(0);
+}
+
+#[test]
+fn every_history_is_right_with_one_step_ahead() {
+    every_history_is_right(1);
+}
+
+#[test]
+fn every_history_is_right_with_two_steps_ahead() {
+    every_history_is_right(2);
+}
+
+fn journal(config: &CoreConfig, history: &[Operation]) -> Result<Journal, TestCaseError> {
+    let mut world = World::new(config);
+    world.journal = Some(Journal::default());
+    continue_with(&mut world, history).map_err(TestCaseError::fail)?;
+    Ok(world.journal.take().unwrap_or_default())
+}
+
+/// Invariant 29: equal inputs give byte-identical plans, whatever the lookup hash.
+#[test]
+fn plans_do_not_depend_on_the_hash() {
+    let strategy = (0u8..3).prop_flat_map(|depth| (configs(depth), histories()));
+    let outcome = runner(64).run(&strategy, |(config, history)| {
+        let with = |hash| CoreConfig {
+            hash,
+            ..config.clone()
+        };
+        let first = journal(&with(HashMode::Keyed(1)), &history)?;
+        let others = [
+            HashMode::Keyed(1),
+            HashMode::Keyed(u64::MAX),
+            HashMode::Constant,
+            HashMode::FirstToken,
+        ];
+        for hash in others {
+            let other = journal(&with(hash), &history)?;
+            prop_assert!(first == other, "plans differ under {hash:?}");
+        }
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+/// What a request's user sees in the end.
+fn fates(world: &World) -> Vec<(Vec<u32>, Option<FinishReason>)> {
+    let entries = world.model.entries.iter();
+    entries
+        .map(|entry| (entry.tokens(entry.committed), entry.finished))
+        .collect()
+}
+
+/// Invariant 15: the prefix cache changes no token.
+#[test]
+fn outputs_are_equal_with_the_cache_on_and_off() {
+    let strategy = (0u8..3).prop_flat_map(|depth| (configs(depth), histories()));
+    let outcome = runner(64).run(&strategy, |(mut config, history)| {
+        let undisturbed: History = history
+            .into_iter()
+            .filter_map(|operation| match operation {
+                Operation::Submit(mut draft) => {
+                    draft.stop_string = None;
+                    Some(Operation::Submit(draft))
+                }
+                Operation::Plan(_) => Some(Operation::Plan(None)),
+                Operation::Abort(_) => None,
+                other => Some(other),
+            })
+            .collect();
+        config.max_queued_requests = 1_000;
+        let with = |prefix_cache| CoreConfig {
+            prefix_cache,
+            ..config.clone()
+        };
+        let on = play(&with(true), &undisturbed).map_err(TestCaseError::fail)?;
+        let off = play(&with(false), &undisturbed).map_err(TestCaseError::fail)?;
+        prop_assert_eq!(off.core.stats().prefix_hits, 0);
+        prop_assert_eq!(fates(&on), fates(&off));
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}

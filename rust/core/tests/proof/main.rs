@@ -1,0 +1,22 @@
+//! Proof that the core keeps its promises, whatever the order of events.
+//!
+//! A ghost worker stores one token id per KV slot and answers with a hash of the prefix that it
+//! reads back through its own block tables; a naive model says what the outside must see. Random
+//! histories, an exhaustive search over interleavings and named cases drive the real core with both.
+
+mod engine;
+mod entry;
+mod history;
+mod interleavings;
+mod model;
+mod operation;
+mod oracle;
+mod plan_rules;
+#[cfg(feature = "planted-faults")]
+mod planted_faults;
+mod prefix_cache;
+mod scheduling;
+mod search;
+mod submission;
+mod worker;
+mod world;

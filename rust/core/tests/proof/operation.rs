@@ -1,0 +1,210 @@
+//! What can happen to a core, as data that shrinks.
+
+use proptest::prelude::*;
+
+use diptych_core::{CoreConfig, HashMode, Request, Sampling};
+
+use crate::worker::Misbehaviour;
+
+/// One thing that happens. Numbers that select are taken modulo what there is to select from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Operation {
+    Submit(Draft),
+    /// Aborts the request with this number, whatever its state.
+    Abort(u8),
+    /// Plans and launches; one sampling row of the step may misbehave.
+    Plan(Option<(u8, Misbehaviour)>),
+    Complete,
+    /// A result that is not the next one: it must be refused and change nothing.
+    Stale(u8),
+    /// The text side searched some more tokens of a request with stop strings.
+    Acknowledge {
+        request: u8,
+        tokens: u8,
+    },
+    /// An acknowledgement that goes backwards or too far.
+    WrongAcknowledge(u8),
+    WorkerLost,
+    ResetPrefixCache,
+}
+
+/// A request in few numbers: prompts are paths in a small prefix tree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Draft {
+    pub(crate) stem: u8,
+    pub(crate) length: u8,
+    pub(crate) tail: u8,
+    pub(crate) max_tokens: u8,
+    pub(crate) stop_id: Option<u8>,
+    /// The text side finds a stop string wherever this token is sampled.
+    pub(crate) stop_string: Option<u8>,
+    pub(crate) namespace: u8,
+    pub(crate) penalties: bool,
+    pub(crate) bias: u8,
+    pub(crate) seed: u8,
+    pub(crate) mistake: Option<Mistake>,
+}
+
+/// What a caller does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mistake {
+    EmptyPrompt,
+    UnknownToken,
+    NoOutput,
+    TooLong,
+}
+
+impl Draft {
+    pub(crate) fn prompt(&self, vocabulary: u32) -> Vec<u32> {
+        let common = u32::from(self.length).saturating_sub(u32::from(self.tail) % 4);
+        (0..u32::from(self.length))
+            .map(|index| {
+                let branch = if index < common {
+                    0
+                } else {
+                    u32::from(self.tail)
+                };
+                let stem = u32::from(self.stem).wrapping_mul(0x85eb_ca6b);
+                let fork = branch.wrapping_mul(0xc2b2_ae35);
+                let mixed = (index + 1)
+                    .wrapping_mul(0x9e37_79b1)
+                    .wrapping_add(stem.wrapping_add(fork));
+                (mixed >> 16) % vocabulary
+            })
+            .collect()
+    }
+
+    /// The request that this draft stands for under `config`.
+    pub(crate) fn request(&self, submission: u64, config: &CoreConfig) -> Request {
+        let vocabulary = config.vocabulary;
+        let mut request = Request {
+            submission,
+            prompt: self.prompt(vocabulary),
+            max_tokens: u32::from(self.max_tokens),
+            stop_ids: self
+                .stop_id
+                .iter()
+                .map(|&id| u32::from(id) % vocabulary)
+                .collect(),
+            has_stop_strings: self.stop_string.is_some(),
+            namespace: u64::from(self.namespace),
+            sampling: self.sampling(vocabulary),
+        };
+        match self.mistake {
+            Some(Mistake::EmptyPrompt) => request.prompt.clear(),
+            Some(Mistake::UnknownToken) => request.prompt[0] = vocabulary,
+            Some(Mistake::NoOutput) => request.max_tokens = 0,
+            Some(Mistake::TooLong) => request.max_tokens = config.max_model_len,
+            None => {}
+        }
+        request
+    }
+
+    fn sampling(&self, vocabulary: u32) -> Sampling {
+        Sampling {
+            repetition_penalty: if self.penalties { 1.25 } else { 1.0 },
+            presence_penalty: 0.0,
+            frequency_penalty: if self.penalties { 0.5 } else { 0.0 },
+            logit_bias: (0..u32::from(self.bias))
+                .map(|index| (index % vocabulary, index as f32 - 1.0))
+                .collect(),
+            temperature: 0.7,
+            top_k: 3,
+            top_p: 0.9,
+            min_p: 0.1,
+            seed: u64::from(self.seed),
+        }
+    }
+}
+
+/// Sizes around which blocks, budgets and rows all run out now and then.
+pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
+    let hash = prop_oneof![
+        3 => any::<u64>().prop_map(HashMode::Keyed),
+        1 => Just(HashMode::Constant),
+        1 => Just(HashMode::FirstToken),
+    ];
+    let sizes = (
+        0u32..4,
+        4u32..20,
+        1u32..6,
+        0u32..24,
+        proptest::option::of(1u32..12),
+    );
+    let limits = (3u32..50, 30u32..90, 2u32..9, proptest::bool::weighted(0.85));
+    (sizes, limits, hash).prop_map(move |(sizes, limits, hash)| CoreConfig {
+        block_size: 1 << sizes.0,
+        num_blocks: sizes.1,
+        max_running: sizes.2,
+        max_batched_tokens: sizes.2 + sizes.3,
+        max_prefill_tokens: sizes.4,
+        max_model_len: 40,
+        max_queued_requests: limits.2,
+        overlap_depth,
+        prefix_cache: limits.3,
+        side_words: limits.1,
+        vocabulary: limits.0,
+        hash,
+        #[cfg(feature = "planted-faults")]
+        fault: None,
+    })
+}
+
+pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
+    let prompt = (0u8..3, 1u8..26, 0u8..6);
+    let ends = (
+        1u8..14,
+        proptest::option::weighted(0.3, any::<u8>()),
+        proptest::option::weighted(0.3, any::<u8>()),
+    );
+    let mistake = prop_oneof![
+        Just(Mistake::EmptyPrompt),
+        Just(Mistake::UnknownToken),
+        Just(Mistake::NoOutput),
+        Just(Mistake::TooLong),
+    ];
+    let sampling = (
+        proptest::bool::weighted(0.15),
+        prop_oneof![5 => Just(0u8), 1 => 1u8..4],
+        0u8..2,
+    );
+    let namespace = prop_oneof![4 => Just(0u8), 1 => Just(1u8)];
+    let mistake = proptest::option::weighted(0.03, mistake);
+    (prompt, ends, namespace, sampling, mistake).prop_map(
+        |(prompt, ends, namespace, sampling, mistake)| Draft {
+            stem: prompt.0,
+            length: prompt.1,
+            tail: prompt.2,
+            max_tokens: ends.0,
+            stop_id: ends.1,
+            stop_string: ends.2,
+            namespace,
+            penalties: sampling.0,
+            bias: sampling.1,
+            seed: sampling.2,
+            mistake,
+        },
+    )
+}
+
+pub(crate) fn operations() -> impl Strategy<Value = Operation> {
+    let misbehaviour = prop_oneof![
+        Just(Misbehaviour::Nan),
+        Just(Misbehaviour::BadId),
+        Just(Misbehaviour::IdPastVocabulary),
+        Just(Misbehaviour::NotSampled),
+    ];
+    let fault = proptest::option::weighted(0.04, (any::<u8>(), misbehaviour));
+    prop_oneof![
+        16 => drafts().prop_map(Operation::Submit),
+        4 => any::<u8>().prop_map(Operation::Abort),
+        40 => fault.prop_map(Operation::Plan),
+        36 => Just(Operation::Complete),
+        1 => any::<u8>().prop_map(Operation::Stale),
+        10 => (any::<u8>(), any::<u8>())
+            .prop_map(|(request, tokens)| Operation::Acknowledge { request, tokens }),
+        1 => any::<u8>().prop_map(Operation::WrongAcknowledge),
+        1 => Just(Operation::WorkerLost),
+        1 => Just(Operation::ResetPrefixCache),
+    ]
+}
