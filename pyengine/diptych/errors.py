@@ -141,8 +141,13 @@ _BY_KIND: dict[str, Callable[..., DiptychError]] = {
 }
 
 
+# What the native engine's own exceptions call what has a name here.
+_SYNONYMS = {"closed": "engine_closed", "forked": "engine_forked", "start": "engine_start", "options": "engine_start"}
+
+
 def from_kind(kind: str, message: str, details: str | Mapping[str, Any] = "{}") -> DiptychError:
     """The error for a failure reported by the core. A kind without a class of its own is an `EngineFailure`."""
+    kind = _SYNONYMS.get(kind, kind)
     parsed = json.loads(details) if isinstance(details, str) else details
     if not isinstance(parsed, Mapping):
         parsed = {"details": parsed}

@@ -6,7 +6,8 @@ import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -16,6 +17,7 @@ from diptych.errors import (
     DiptychError,
     EngineClosedError,
     EngineForkedError,
+    EngineStartError,
     InvalidPromptError,
     from_kind,
 )
@@ -34,6 +36,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("diptych")
 
 INLINE_JOIN_S = 10.0
+Result = TypeVar("Result")
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What a worker said at its start: KV blocks, its `hello`, and the seconds that its parts took."""
+
+    num_blocks: int
+    hello: dict[str, Any]
+    timings: dict[str, float]
 
 
 class EngineHandle:
@@ -43,6 +54,7 @@ class EngineHandle:
         """Start the engine and block until its worker is ready; may fetch the model. Raises `EngineStartError`."""
         began = time.monotonic()
         folder = resolve_model(config.model, config.revision, weights=config.worker not in SCRIPTED)
+        fetched = time.monotonic()
         self.model: ModelInfo = read_model_info(folder, config.max_model_len)
         self.config = resolve_config(config, self.model)
         if problems := start_problems(self.config):
@@ -53,34 +65,36 @@ class EngineHandle:
         self._inline: threading.Thread | None = None
         self._native = self._start_native(encode(engine_options(self.config, self.model, os.environ)))
         try:
-            self.started = self._wait_ready()
+            ready = self._wait_ready()
         except BaseException:
             self.close(0.0)
             raise
-        logger.info("engine for %s ready after %.2f s: %s", self.model_name, time.monotonic() - began, self.started)
+        # Seconds: of finding the model, of the worker's own parts, and of everything together.
+        self.timings = {"model": fetched - began, **ready.timings, "total": time.monotonic() - began}
+        logger.info("engine for %s is ready: %s", self.model_name, {k: round(v, 3) for k, v in self.timings.items()})
 
     def frame_queue(self) -> FrameQueue:
-        return self._live().frame_queue()
+        return _translating(self._live().frame_queue)
 
     def submit(
         self, queue: FrameQueue, prompt: str | Sequence[int], params: bytes, arrived_ns: int, *, chat: bool = False
     ) -> int:
         """Hand a request to the core; returns its number. Raises what is known at once; the rest comes as a frame."""
+        native = self._live()
         try:
-            return self._live().submit(queue, prompt, params, arrived_ns, chat=chat)
-        except EngineError as error:
-            raise translated(error) from error
-        except (OverflowError, TypeError, UnicodeEncodeError) as error:
-            what = "valid text" if isinstance(prompt, str) else "a list of token ids, each 0 or above"
-            raise InvalidPromptError(f"the prompt is not {what}: {error}") from error
+            return _translating(lambda: native.submit(queue, prompt, params, arrived_ns, chat=chat))
+        except (OverflowError, TypeError) as error:
+            if isinstance(prompt, str):
+                raise InvalidPromptError("the prompt holds an unpaired surrogate, which is no text") from error
+            raise InvalidPromptError(f"the prompt is neither text nor token ids from 0 to 2^32 - 1: {error}") from error
 
     def abort(self, request: int) -> None:
         """Free what the request holds. Harmless for a request that has ended, and on a closed engine."""
         if not self._closed.is_set() and not self.forked:
-            self._native.abort(request)
+            _translating(lambda: self._native.abort(request))
 
     def stats(self) -> EngineStats:
-        return msgspec.json.decode(self._live().stats(), type=EngineStats)
+        return msgspec.json.decode(_translating(self._live().stats), type=EngineStats)
 
     def worker_pid(self) -> int | None:
         return self._live().worker_pid()
@@ -115,22 +129,16 @@ class EngineHandle:
     def _start_native(self, options: bytes) -> Engine:
         from diptych_core.engine import Engine
 
-        try:
-            native = Engine(options)
-            port = native.inline_port()
-        except EngineError as error:
-            raise translated(error) from error
+        native = _starting(lambda: Engine(options))
+        port = native.inline_port()
         if port is not None:
             # A daemon, since the interpreter joins other threads before it runs the hook that would end this one.
             self._inline = threading.Thread(target=_run_inline, args=(port,), name="diptych-worker", daemon=True)
             self._inline.start()
         return native
 
-    def _wait_ready(self) -> dict[str, object]:
-        try:
-            return msgspec.json.decode(self._native.wait_ready(), type=dict[str, object])
-        except EngineError as error:
-            raise translated(error) from error
+    def _wait_ready(self) -> Ready:
+        return msgspec.json.decode(_starting(self._native.wait_ready), type=Ready)
 
 
 def _run_inline(port: Port) -> None:
@@ -138,11 +146,25 @@ def _run_inline(port: Port) -> None:
     try:
         from diptych.worker.loop import run
 
-        run(port, msgspec.msgpack.decode(port.init()))
+        run(port, port.init())
     except Exception as error:
         logger.exception("the inline worker ended with an error")
         port.fail(type(error).__name__, str(error))
 
 
-def translated(error: EngineError) -> DiptychError:
-    return from_kind(error.kind, str(error), getattr(error, "details", "{}"))
+def _starting(call: Callable[[], Result]) -> Result:
+    """As `_translating`, and whatever goes wrong is an `EngineStartError`."""
+    try:
+        return _translating(call)
+    except EngineStartError:
+        raise
+    except DiptychError as error:
+        raise EngineStartError(error.message, details={"kind": error.kind, **error.details}) from error
+
+
+def _translating(call: Callable[[], Result]) -> Result:
+    """Run a native call; its errors become those of `diptych.errors`."""
+    try:
+        return call()
+    except EngineError as error:
+        raise from_kind(error.kind, str(error), getattr(error, "details", "{}")) from error

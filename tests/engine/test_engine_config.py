@@ -1,0 +1,108 @@
+"""EngineConfig: every problem is told at once, and nothing that is not built is accepted silently."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diptych import EngineConfig
+from diptych.config import default_batched_tokens
+from diptych.errors import ConfigError, DiptychError
+
+
+def problems(**settings: Any) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        EngineConfig("model", **settings)
+    assert all(line in str(raised.value) for line in raised.value.problems)
+    return raised.value.problems
+
+
+def test_defaults_are_valid_and_those_of_the_conventions() -> None:
+    config = EngineConfig("model")
+    assert (config.block_size, config.max_running, config.max_queued_requests) == (16, 256, 1024)
+    assert (config.worker, config.device, config.dtype, config.prefix_cache) == ("process", "auto", "auto", True)
+    assert (default_batched_tokens("cpu"), default_batched_tokens("cuda")) == (512, 8192)
+
+
+def test_all_problems_are_told_together() -> None:
+    found = problems(block_size=3, max_running=0, dtype="int3", worker="thread", threads="many", exact=True)
+    assert len(found) == 6
+    for name, line in zip(("threads", "dtype", "worker", "exact", "block_size", "max_running"), found, strict=True):
+        assert line.startswith(f"{name}=")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("target_itl_ms", 20.0), ("exact", True), ("kv_cache_dtype", "fp8")],
+)
+def test_a_field_whose_feature_is_not_built_refuses_and_names_itself(field: str, value: Any) -> None:
+    (line,) = problems(**{field: value})
+    assert line.startswith(f"{field}={value!r}: not in this build")
+    assert "missing" in line
+
+
+@pytest.mark.parametrize("field", ["target_itl_ms", "exact"])
+def test_neutral_values_of_unbuilt_fields_pass(field: str) -> None:
+    assert getattr(EngineConfig("model", **{field: None}), field) is None
+    assert EngineConfig("model", exact=False, kv_cache_dtype="auto").exact is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"max_running": 513}, "max_running=513 exceeds max_batched_tokens=512 (its default here)"),
+        ({"max_running": 65, "max_batched_tokens": 64}, "max_running=65 exceeds max_batched_tokens=64:"),
+        ({"kv_cache_bytes": 1 << 20, "memory_utilization": 0.5}, "give one of them"),
+        ({"memory_utilization": 0.5, "device": "cpu"}, "give kv_cache_bytes"),
+        ({"script": [[1]]}, "script is for worker='scripted' only"),
+        ({"script_step_ms": 1.0, "worker": "inline"}, "script_step_ms is for worker='scripted' only"),
+        ({"worker_python": "/bin/sh", "worker": "inline"}, "worker_python is for workers with a process"),
+        ({"worker_python": "/no/python"}, "the path of an executable"),
+        ({"script": "/no/file", "worker": "scripted"}, "an existing file"),
+        ({"script": [], "worker": "scripted"}, "at least one list"),
+        ({"script": [[1, -1]], "worker": "scripted"}, "0 or above"),
+        ({"max_queued_requests": 0}, "at least 1"),
+        ({"memory_utilization": float("nan")}, "a fraction"),
+        ({"script_step_ms": float("inf"), "worker": "scripted"}, "a number from 0"),
+        ({"revision": " "}, "not empty"),
+        ({"max_model_len": 1}, "at least 2"),
+        ({"prefix_cache": 1}, "Expected `bool`"),
+        ({"max_running": True}, "Expected `int`"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_the_reason(settings: dict[str, Any], told: str) -> None:
+    assert any(told in line for line in problems(**settings))
+
+
+@given(st.integers(-2, 300))
+def test_block_size_is_a_power_of_two_up_to_256(block_size: int) -> None:
+    if block_size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        assert EngineConfig("model", block_size=block_size).block_size == block_size
+    else:
+        assert problems(block_size=block_size)
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        EngineConfig("model").block_size = 32  # type: ignore[misc]
+
+
+def test_replacing_a_field_checks_again(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        msgspec.structs.replace(EngineConfig("model"), block_size=5)
+
+
+def test_config_errors_are_value_errors_with_a_stable_kind() -> None:
+    with pytest.raises(ValueError, match="block_size") as raised:
+        EngineConfig("model", block_size=0)
+    assert isinstance(raised.value, DiptychError)
+    assert raised.value.kind == "config"
+    assert raised.value.details["problems"] == raised.value.problems  # type: ignore[attr-defined]
+
+
+def test_messages_do_not_grow_with_the_value() -> None:
+    (line,) = problems(dtype="x" * 100_000)
+    assert len(line) < 300
