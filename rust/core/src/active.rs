@@ -179,10 +179,18 @@ impl Active {
 
     /// Whether a step may name it now, memory and budgets aside.
     pub(crate) fn is_plannable(&self) -> bool {
-        let ahead = self.outputs() + self.pending;
-        ahead < self.max_tokens
+        self.outputs() + self.pending < self.max_tokens
             && !(self.inflight > 0 && self.is_penalised())
-            && !(self.has_stop_strings && ahead >= self.acked + ACK_WINDOW)
+    }
+
+    /// Whether the text side is close enough behind for one more token.
+    pub(crate) fn is_in_ack_window(&self) -> bool {
+        !self.has_stop_strings || self.outputs() + self.pending < self.acked + ACK_WINDOW
+    }
+
+    /// Whether a step may sample it now, given the side data granted.
+    pub(crate) fn may_sample(&self) -> bool {
+        self.is_in_ack_window() && (self.side_granted || !self.uses_side_data())
     }
 
     /// Whether its next token's KV needs a block that it does not own.

@@ -102,7 +102,7 @@ impl Core {
         let request = &mut self.requests[slot];
         let ends = request.remaining() <= budget.tokens.min(budget.prefill);
         let words = request.side_words();
-        request.side_granted = ends && request.is_plannable() && words <= budget.side;
+        request.side_granted = ends && request.is_in_ack_window() && words <= budget.side;
         if request.side_granted {
             budget.side -= words;
         }

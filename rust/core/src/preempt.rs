@@ -19,7 +19,7 @@ impl Core {
         }
         let wants = |core: &Self, slot: u32| {
             let request = &core.requests[slot];
-            request.needs_block(block_size) && request.is_plannable()
+            request.needs_block(block_size) && request.is_plannable() && request.is_in_ack_window()
         };
         let mut need = self
             .running

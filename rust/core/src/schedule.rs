@@ -46,7 +46,11 @@ impl Core {
             let request = &mut self.requests[slot];
             request.side_granted = false;
             let ends = request.is_decoding() || request.remaining() <= chunk;
-            if request.uses_side_data() && ends && request.is_plannable() {
+            if request.uses_side_data()
+                && ends
+                && request.is_plannable()
+                && request.is_in_ack_window()
+            {
                 side.push((request.side_step, request.arrival, slot));
             }
         }
@@ -77,7 +81,7 @@ impl Core {
                 prefilling.push(slot);
                 continue;
             }
-            if request.uses_side_data() && !request.side_granted {
+            if !request.may_sample() {
                 continue;
             }
             if request.needs_block(block_size) && !self.cache.allocate(1, &mut request.blocks) {
@@ -101,13 +105,13 @@ impl Core {
         self.scratch.slots = prefilling;
     }
 
-    /// Places as much of a prompt as the budget has room for. Without room for its side data the
-    /// last token, whose logits are sampled, stays behind.
+    /// Places as much of a prompt as the budget has room for. Where it may not be sampled yet, its
+    /// last token stays behind.
     pub(crate) fn place_chunk(&mut self, slot: u32, budget: &mut Budget) {
         let request = &self.requests[slot];
         let remaining = request.remaining();
         let mut count = remaining.min(budget.tokens).min(budget.prefill);
-        if count == remaining && request.uses_side_data() && !request.side_granted {
+        if count == remaining && !request.may_sample() {
             count -= 1;
         }
         if count == 0 {

@@ -51,14 +51,20 @@ impl Worker {
         }
         let mut owners = vec![0; plan.token_ids.len()];
         for (index, row) in plan.rows.iter().enumerate() {
-            for token in plan.query_starts[index] as usize..plan.query_starts[index + 1] as usize {
-                let id = match plan.token_ids[token] {
-                    -1 => self.last[row],
-                    id => id as u32,
+            let (start, end) = (plan.query_starts[index], plan.query_starts[index + 1]);
+            let range = start as usize..end as usize;
+            for (id, slot) in plan.token_ids[range.clone()]
+                .iter()
+                .zip(&plan.slots[range.clone()])
+            {
+                let id = if *id == -1 {
+                    self.last[row]
+                } else {
+                    *id as u32
                 };
-                self.kv.insert(plan.slots[token], id);
-                owners[token] = index;
+                self.kv.insert(*slot, id);
             }
+            owners[range].fill(index);
         }
         let mut sample = |token: u32| {
             let index = owners[token as usize];
