@@ -57,12 +57,8 @@ def write_random_llama(folder: Path, seed: int = 0, architecture: str = "Llama",
 def greedy_oracle(model: Any, prompt: Sequence[int], length: int) -> list[int]:
     """What transformers generates."""
     with torch.inference_mode():
-        out = model.generate(
-            torch.tensor([list(prompt)]),
-            attention_mask=torch.ones(1, len(prompt)),
-            max_new_tokens=length,
-            do_sample=False,
-        )
+        ids = torch.tensor([list(prompt)])
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=False)
     return [int(token) for token in out[0, len(prompt) :]]
 
 
@@ -75,7 +71,8 @@ def worker_init(folder: Path, **changes: Any) -> WorkerInit:
         "kv_cache_bytes": 1 << 20,
         "memory_utilization": 0.9,
         "device": "cpu",
-        "threads": 2,
+        # One thread: beside other work, two of them wait for each other at every small operation.
+        "threads": 1,
         "prefix_cache": True,
     }
     fields: dict[str, Any] = {
@@ -200,21 +197,9 @@ class Schedule:
 
 
 SAMPLED = frozenset(
-    [
-        "sampling_tokens",
-        "sampling_rows",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "seed",
-        "output_index",
-        "choice_index",
-        "penalty_offset",
-        "bias_offset",
-        "logprobs",
-    ]
+    (
+        *("sampling_tokens", "sampling_rows", "seed", "output_index", "choice_index", "logprobs"),
+        *("temperature", "top_k", "top_p", "min_p"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "penalty_offset", "bias_offset"),
+    )
 )
