@@ -85,11 +85,15 @@ fn print(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
     written.map_err(|error| Error::new(ErrorKind::WriteFailure, "cannot print").with_source(error))
 }
 
-/// In Jinja strings and mappings are sequences too, whatever can be measured and indexed.
+/// In Jinja strings, mappings and undefined values are sequences too: whatever can be measured and indexed.
 fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::String
+        ValueKind::Seq
+            | ValueKind::Iterable
+            | ValueKind::Map
+            | ValueKind::String
+            | ValueKind::Undefined
     )
 }
 

@@ -268,7 +268,7 @@ fn tangled_ids() -> impl Strategy<Value = Vec<u32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
 
     #[test]
     fn streamed_text_is_the_text_before_the_first_match(
@@ -277,16 +277,13 @@ proptest! {
         let table = TABLE.with(Arc::clone);
         let whole = stream(&table, StreamOptions::default(), &ids).text();
         let streamed = stream(&table, StreamOptions { include_stop, ..stops(&stop) }, &ids);
-        match first_match(&whole, &stop) {
-            Some((start, end, found)) => {
-                prop_assert_eq!(streamed.text(), &whole[..if include_stop { end } else { start }]);
-                let stop_index = stop.iter().position(|stop| stop == found).unwrap();
-                prop_assert_eq!(streamed.found, Some(StopMatch { stop_index }));
-            }
-            None => {
-                prop_assert_eq!(streamed.text(), whole);
-                prop_assert_eq!(streamed.found, None);
-            }
+        if let Some((start, end, found)) = first_match(&whole, &stop) {
+            prop_assert_eq!(streamed.text(), &whole[..if include_stop { end } else { start }]);
+            let stop_index = stop.iter().position(|stop| stop == found).unwrap();
+            prop_assert_eq!(streamed.found, Some(StopMatch { stop_index }));
+        } else {
+            prop_assert_eq!(streamed.text(), whole);
+            prop_assert_eq!(streamed.found, None);
         }
     }
 
