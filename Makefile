@@ -94,7 +94,7 @@ mypy: setup
 	$(BIN)/mypy
 
 stubtest: setup
-	cd rust/python && $(BIN)/python -P -m mypy.stubtest diptych_core --allowlist stubtest-allowlist.txt --mypy-config-file $(CURDIR)/pyproject.toml
+	cd rust/python && $(BIN)/python -P -m mypy.stubtest diptych_core --mypy-config-file $(CURDIR)/pyproject.toml
 
 pytest: setup
 	$(BIN)/pytest --durations=10
