@@ -132,6 +132,23 @@ impl ControlSocket {
         self.flush()
     }
 
+    /// As [`Self::send_later`], for the first message of a connection and its descriptors.
+    pub(crate) fn send_first(
+        &mut self,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), ControlError> {
+        let framed = framed(message)?;
+        let sent = os::send(self.socket.as_fd(), &framed, descriptors, false)?;
+        self.to_send.extend(&framed[sent..]);
+        self.flush()
+    }
+
+    /// Whether something waits for the system to take it.
+    pub(crate) fn is_sending(&self) -> bool {
+        !self.to_send.is_empty()
+    }
+
     /// Sends more of what [`Self::send_later`] queued.
     pub(crate) fn flush(&mut self) -> Result<(), ControlError> {
         while !self.to_send.is_empty() {

@@ -5,6 +5,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("diptych runs on Linux only: another system needs a sibling of src/os/linux.rs");
 
+mod arena;
 mod coalesce;
 mod control;
 mod engine;
@@ -16,8 +17,12 @@ mod mailbox;
 mod memory;
 mod options;
 mod os;
+mod params;
+mod prompts;
 mod shared;
+mod stats;
 mod sync;
+mod text;
 pub mod worker;
 
 pub use crate::engine::{Engine, Ready};

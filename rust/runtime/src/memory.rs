@@ -45,6 +45,20 @@ impl SharedMemory {
         unsafe { target.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
     }
 
+    /// Copies the values of an iterator to `offset`.
+    pub(crate) fn write_each<T: Plain>(
+        &self,
+        offset: usize,
+        values: impl ExactSizeIterator<Item = T>,
+    ) {
+        let items = values.len();
+        let target = self.at::<T>(offset, items);
+        for (index, value) in values.take(items).enumerate() {
+            // SAFETY: `at` checked the range of `items` values.
+            unsafe { target.add(index).write(value) };
+        }
+    }
+
     /// Copies `items` words from `offset` to the end of `into`, each read once.
     pub(crate) fn read_u32(&self, offset: usize, items: usize, into: &mut Vec<u32>) {
         let first = self.at::<u32>(offset, items);

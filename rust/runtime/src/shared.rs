@@ -1,6 +1,21 @@
 //! What the threads of one engine share.
 
-use crate::EngineError;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use diptych_core::{Event, Request};
+use diptych_text::{ChatTemplate, TextStream, Tokenizer};
+use serde_json::{Map, Value};
+
+use crate::engine::Ready;
+use crate::frame::{Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings};
+use crate::mailbox::Mailbox;
+use crate::options::EngineOptions;
+use crate::params::Params;
+use crate::stats::{Snapshot, Statistics};
+use crate::{EngineError, FrameQueue};
 
 /// The process that started the engine.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +37,377 @@ impl Owner {
     }
 }
 
+/// A request from its submission to its last frame.
 #[derive(Debug)]
-pub(crate) struct Shared {}
+pub(crate) struct Open {
+    pub(crate) number: u64,
+    pub(crate) queue: Arc<FrameQueue>,
+    pub(crate) params: Params,
+    pub(crate) arrived: u64,
+    /// Who may end the request: see [`Stage`].
+    stage: AtomicU8,
+    pub(crate) aborted: AtomicBool,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its prompt waits for or is being turned into ids; an abort ends it on the spot.
+    Prompt = 0,
+    /// The engine thread has it or will find it in its mailbox; an abort is a command to that thread.
+    Core = 1,
+    /// Ended in the prompt stage.
+    Ended = 2,
+}
+
+impl Open {
+    pub(crate) fn new(number: u64, queue: Arc<FrameQueue>, params: Params, arrived: u64) -> Self {
+        Self {
+            number,
+            queue,
+            params,
+            arrived,
+            stage: AtomicU8::new(Stage::Prompt as u8),
+            aborted: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn has_left_prompt(&self) -> bool {
+        self.stage.load(Ordering::Acquire) != Stage::Prompt as u8
+    }
+
+    /// Leaves the prompt stage; false if somebody else has done so.
+    fn leave_prompt(&self, next: Stage) -> bool {
+        let (from, to) = (Stage::Prompt as u8, next as u8);
+        let moved = self
+            .stage
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        moved.is_ok()
+    }
+}
+
+/// What the engine thread is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Submit(Box<Submission>),
+    Abort(u64),
+    /// Verdicts of the stop search: request, tokens searched, where a stop string completed.
+    Acks(Vec<(u64, u32, Option<u32>)>),
+    /// Ask the worker and put the answer into the slot.
+    Ask(crate::control::HostMessage, Arc<Slot<Vec<u8>>>),
+    Close {
+        limit: Duration,
+    },
+}
+
+/// A request whose prompt is known.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub(crate) open: Arc<Open>,
+    pub(crate) request: Request,
+    pub(crate) stream: TextStream,
+    pub(crate) tokenised: u64,
+}
+
+/// What the text thread is told.
+#[derive(Debug)]
+pub(crate) enum TextMessage {
+    /// The core has taken a request.
+    Accepted(Box<AcceptedStream>),
+    /// What the core said at time `now`.
+    Events {
+        events: Vec<Event>,
+        now: u64,
+    },
+    /// A request cannot go on.
+    Fail {
+        request: u64,
+        problem: Problem,
+    },
+    /// A request was aborted before the core had it.
+    Aborted(u64),
+    Close,
+}
+
+/// A request that the core has taken.
+#[derive(Debug)]
+pub(crate) struct AcceptedStream {
+    pub(crate) open: Arc<Open>,
+    pub(crate) stream: TextStream,
+    pub(crate) stop_ids: Vec<u32>,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) prompt_ids: Option<Vec<u32>>,
+    pub(crate) tokenised: u64,
+}
+
+/// The part of a [`Failure`] that says what went wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) kind: FailureKind,
+    pub(crate) message: String,
+    pub(crate) details: Map<String, Value>,
+}
+
+impl Problem {
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            details: Map::new(),
+        }
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(crate) fn failure(self, timings: Timings, prompt_tokens: u32, completion: u32) -> Failure {
+        Failure {
+            kind: self.kind,
+            message: self.message,
+            details: self.details,
+            timings: Timings {
+                finished: crate::now_ns(),
+                ..timings
+            },
+            prompt_tokens,
+            completion_tokens: completion,
+        }
+    }
+}
+
+/// A value that one thread gives and others wait for.
+#[derive(Debug)]
+pub(crate) struct Slot<T> {
+    value: Mutex<Option<Result<T, EngineError>>>,
+    given: Condvar,
+}
+
+impl<T: Clone> Slot<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            value: Mutex::new(None),
+            given: Condvar::new(),
+        }
+    }
+
+    /// Gives the value; only the first counts.
+    pub(crate) fn give(&self, value: Result<T, EngineError>) {
+        lock(&self.value).get_or_insert(value);
+        self.given.notify_all();
+    }
+
+    pub(crate) fn wait(&self) -> Result<T, EngineError> {
+        let mut value = lock(&self.value);
+        loop {
+            if let Some(value) = value.as_ref() {
+                return value.clone();
+            }
+            value = self
+                .given
+                .wait(value)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Everything behind these locks is replaced or added to in single assignments, so a panic elsewhere leaves it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Everything that more than one thread of an engine touches.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) owner: Owner,
+    pub(crate) options: EngineOptions,
+    pub(crate) commands: Mailbox<Command>,
+    pub(crate) text: Mailbox<TextMessage>,
+    pub(crate) prompts: crate::prompts::PromptJobs,
+    pub(crate) texts: Texts,
+    pub(crate) ready: Slot<Ready>,
+    pub(crate) statistics: Mutex<Statistics>,
+    pub(crate) snapshot: Mutex<Snapshot>,
+    pub(crate) closed: AtomicBool,
+    registry: Mutex<Registry>,
+    queues: AtomicU64,
+}
+
+/// The model's tokenizer and chat template.
+pub(crate) struct Texts {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) template: Option<ChatTemplate>,
+    /// Longest prompt in bytes that is tokenised.
+    pub(crate) prompt_bytes: usize,
+}
+
+impl std::fmt::Debug for Texts {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Texts")
+            .field("vocabulary", &self.tokenizer.vocabulary())
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    next: u64,
+    open: HashMap<u64, Arc<Open>>,
+}
 
 impl Shared {
+    pub(crate) fn new(options: EngineOptions, texts: Texts) -> Result<Self, EngineError> {
+        let signal =
+            || crate::os::EventFd::new().map_err(|error| EngineError::system("eventfd", error));
+        Ok(Self {
+            owner: Owner::this_process(),
+            options,
+            commands: Mailbox::new(signal()?),
+            text: Mailbox::new(signal()?),
+            prompts: crate::prompts::PromptJobs::new(),
+            texts,
+            ready: Slot::new(),
+            statistics: Mutex::new(Statistics::new()),
+            snapshot: Mutex::new(Snapshot::default()),
+            closed: AtomicBool::new(false),
+            registry: Mutex::new(Registry::default()),
+            queues: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn next_queue(&self) -> u64 {
+        self.queues.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Registers a request under the next number; with a problem if too many are open.
+    pub(crate) fn register(
+        &self,
+        queue: &Arc<FrameQueue>,
+        params: Params,
+        arrived: u64,
+    ) -> (Arc<Open>, Option<Problem>) {
+        let limits = &self.options.limits;
+        let limit = limits.max_running as usize + limits.max_queued_requests as usize;
+        let mut registry = lock(&self.registry);
+        let number = registry.next;
+        registry.next += 1;
+        let open = Arc::new(Open::new(number, Arc::clone(queue), params, arrived));
+        let others = registry.open.len();
+        registry.open.insert(number, Arc::clone(&open));
+        let problem = (others >= limit).then(|| {
+            let message = format!(
+                "{others} requests are open, at most {limit} may be (max_running {} + max_queued_requests {}): retry later",
+                limits.max_running, limits.max_queued_requests
+            );
+            Problem::new(FailureKind::QueueFull, message)
+                .with("open_requests", others)
+                .with("max_running", limits.max_running)
+                .with("max_queued_requests", limits.max_queued_requests)
+        });
+        (open, problem)
+    }
+
+    pub(crate) fn open_requests(&self) -> usize {
+        lock(&self.registry).open.len()
+    }
+
+    pub(crate) fn find(&self, request: u64) -> Option<Arc<Open>> {
+        lock(&self.registry).open.get(&request).cloned()
+    }
+
+    /// Ends a request with its last frame. Whoever comes second does nothing.
+    pub(crate) fn finish(&self, mut frame: Frame, done: Done) {
+        let Some(open) = lock(&self.registry).open.remove(&frame.request) else {
+            return;
+        };
+        lock(&self.statistics).done(&done);
+        frame.done = Some(done);
+        open.queue.add(frame);
+    }
+
+    /// Moves a request from the prompt stage to the engine thread, unless it was ended meanwhile.
+    pub(crate) fn hand_to_core(&self, submission: Box<Submission>) {
+        let open = Arc::clone(&submission.open);
+        if !open.leave_prompt(Stage::Core) {
+            return;
+        }
+        if self.commands.push(Command::Submit(submission)).is_err() {
+            let closed = Problem::new(FailureKind::EngineClosed, "the engine was closed");
+            self.fail(&open, closed);
+        }
+    }
+
+    /// Fails a request in the prompt stage, unless it was ended meanwhile.
+    pub(crate) fn fail_prompt(&self, open: &Open, problem: Problem) {
+        if open.leave_prompt(Stage::Ended) {
+            self.fail(open, problem);
+        }
+    }
+
+    fn fail(&self, open: &Open, problem: Problem) {
+        let timings = Timings {
+            arrived: open.arrived,
+            ..Timings::default()
+        };
+        let failure = problem.failure(timings, 0, 0);
+        self.finish(empty_frame(open.number), Done::Failed(failure));
+    }
+
+    /// Ends a request by its caller's wish.
+    pub(crate) fn abort(&self, open: &Open) {
+        if open.leave_prompt(Stage::Ended) {
+            return self.finish_aborted(open);
+        }
+        // In this order: a submission that the engine thread finds after this command sees the flag.
+        open.aborted.store(true, Ordering::Release);
+        // A closed engine has ended the request.
+        let _ = self.commands.push(Command::Abort(open.number));
+    }
+
+    /// The last frame of a request that was aborted before the core had it.
+    pub(crate) fn finish_aborted(&self, open: &Open) {
+        let finished = Done::Finished(aborted_prompt(open));
+        self.finish(empty_frame(open.number), finished);
+    }
+
+    /// Aborts everything that was submitted with one queue.
     pub(crate) fn abort_queue(&self, queue: u64) {
-        let _ = (self, queue);
+        let of_queue: Vec<Arc<Open>> = lock(&self.registry)
+            .open
+            .values()
+            .filter(|open| open.queue.id() == queue)
+            .cloned()
+            .collect();
+        for open in of_queue {
+            self.abort(&open);
+        }
+    }
+}
+
+/// A frame without content.
+pub(crate) fn empty_frame(request: u64) -> Frame {
+    Frame {
+        request,
+        ..Frame::default()
+    }
+}
+
+fn aborted_prompt(open: &Open) -> Finished {
+    Finished {
+        reason: FinishReason::Abort,
+        stop_string: None,
+        stop_token: None,
+        prompt_tokens: 0,
+        completion_tokens: 0,
+        cached_tokens: 0,
+        timings: Timings {
+            arrived: open.arrived,
+            finished: crate::now_ns(),
+            ..Timings::default()
+        },
+        preemptions: 0,
+        events: Vec::new(),
     }
 }

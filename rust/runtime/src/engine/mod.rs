@@ -1,10 +1,33 @@
-//! The engine's face.
+//! The engine's face: everything here may be called from any thread.
 
-use std::sync::Arc;
+mod link;
+mod supervisor;
+mod thread;
+
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::worker::Port;
-use crate::{EngineError, FrameQueue, Prompt};
+use diptych_core::{Core, CoreConfig, HashMode};
+use diptych_text::{ChatTemplate, TextError, Tokenizer};
+
+use crate::control::HostMessage;
+use crate::engine::thread::EngineThread;
+use crate::frame::FailureKind;
+use crate::layout::Capacities;
+use crate::options::{EngineOptions, WorkerKind};
+use crate::params::Params;
+use crate::prompts::{PromptJob, longest_prompt, prepare, run_prompts};
+use crate::shared::{Command, Owner, Problem, Shared, Slot, TextMessage, Texts, lock};
+use crate::text::run_text;
+use crate::worker::{Port, PortError};
+use crate::{EngineError, FrameQueue, Prompt, os, stats};
+
+/// Time that a dropped engine gives its worker to leave.
+const DROP_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the worker said when it had started.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -19,7 +42,21 @@ pub struct Ready {
 
 /// A running engine. All calls may come from any thread; in a forked child they fail with [`EngineError::Forked`].
 #[derive(Debug)]
-pub struct Engine {}
+pub struct Engine {
+    owner: Owner,
+    /// Until the engine is closed; its statistics remain.
+    shared: Mutex<Result<Arc<Shared>, Vec<u8>>>,
+    threads: Mutex<Option<Threads>>,
+    inline: Arc<Mutex<Option<OwnedFd>>>,
+    seeds: RandomState,
+}
+
+#[derive(Debug)]
+struct Threads {
+    prompts: Vec<JoinHandle<()>>,
+    engine: JoinHandle<()>,
+    text: JoinHandle<()>,
+}
 
 impl Engine {
     /// Starts the threads and the worker. Returns when the worker is ready; with an inline worker at once (see [`Engine::inline_port`]).
@@ -27,11 +64,46 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Options`], [`EngineError::Start`], [`EngineError::System`].
     pub fn start(options_json: &[u8]) -> Result<Self, EngineError> {
-        let options = crate::EngineOptions::from_json(options_json)?;
-        Err(EngineError::Options(format!(
-            "{:?} is under construction",
-            options.worker.kind
-        )))
+        let options = EngineOptions::from_json(options_json)?;
+        let capacities = Capacities::new(&options.limits, options.vocabulary)?;
+        let core_config = core_config(&options, capacities)?;
+        let texts = texts(&options)?;
+        let is_inline = options.worker.kind == WorkerKind::Inline;
+        let shared = Arc::new(Shared::new(options, texts)?);
+        let inline = Arc::new(Mutex::new(None));
+        let started = Arc::new(Slot::new());
+        let thread = EngineThread::new(
+            Arc::clone(&shared),
+            core_config,
+            capacities,
+            Arc::clone(&inline),
+            Arc::clone(&started),
+        );
+        let threads = Threads::start(&shared, thread)
+            .map_err(|error| EngineError::system("starting a thread", error))?;
+        let engine = Self {
+            owner: shared.owner,
+            shared: Mutex::new(Ok(shared)),
+            threads: Mutex::new(Some(threads)),
+            inline,
+            seeds: RandomState::new(),
+        };
+        // When this fails, dropping the engine gives everything back.
+        if is_inline {
+            started.wait()?;
+        } else {
+            engine.wait_ready()?;
+        }
+        Ok(engine)
+    }
+
+    fn shared(&self) -> Result<Arc<Shared>, EngineError> {
+        self.owner.check()?;
+        let shared = lock(&self.shared);
+        let shared = shared
+            .as_ref()
+            .map_err(|_| EngineError::Closed("the engine"))?;
+        Ok(Arc::clone(shared))
     }
 
     /// Waits until the worker is ready for the first time.
@@ -39,13 +111,19 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Start`] if it fails to, [`EngineError::Closed`] if the engine is closed meanwhile.
     pub fn wait_ready(&self) -> Result<Ready, EngineError> {
-        Err(EngineError::Closed("the engine"))
+        self.shared()?.ready.wait()
     }
 
-    /// The port of an inline worker, once.
-    #[must_use]
-    pub fn inline_port(&self) -> Option<Port> {
-        None
+    /// The port of an inline worker, once. To be called before the worker's thread starts; [`Port::next`] is the thread's whole life.
+    ///
+    /// # Errors
+    /// [`PortError`] if the port cannot be opened.
+    pub fn inline_port(&self) -> Result<Option<Port>, PortError> {
+        let Some(socket) = lock(&self.inline).take() else {
+            return Ok(None);
+        };
+        let (port, _host) = Port::from_socket(socket)?;
+        Ok(Some(port))
     }
 
     /// A new queue for the frames of one reader.
@@ -53,7 +131,9 @@ impl Engine {
     /// # Errors
     /// [`EngineError::System`] without a free descriptor, [`EngineError::Closed`].
     pub fn frame_queue(&self) -> Result<Arc<FrameQueue>, EngineError> {
-        Err(EngineError::Closed("the engine"))
+        let shared = self.shared()?;
+        let queue = FrameQueue::new(shared.next_queue(), self.owner, Arc::downgrade(&shared))?;
+        Ok(Arc::new(queue))
     }
 
     /// Takes a request and returns its number. `arrived_ns` is the time of [`crate::now_ns`] at which it arrived.
@@ -67,8 +147,33 @@ impl Engine {
         params_json: &[u8],
         arrived_ns: u64,
     ) -> Result<u64, EngineError> {
-        let _ = (queue, prompt, params_json, arrived_ns);
-        Err(EngineError::Closed("the engine"))
+        let shared = self.shared()?;
+        let params = Params::from_json(params_json, shared.options.vocabulary)?;
+        if shared.closed.load(Ordering::Acquire) {
+            return Err(EngineError::Closed("the engine"));
+        }
+        // Ids without stop strings need no work worth another thread.
+        let is_ready = matches!(prompt, Prompt::Tokens(_)) && params.stop.is_empty();
+        let (open, problem) = shared.register(queue, params, arrived_ns);
+        let number = open.number;
+        if let Some(problem) = problem {
+            shared.fail_prompt(&open, problem);
+            return Ok(number);
+        }
+        let job = PromptJob {
+            seed: self.seeds.hash_one(number),
+            open: Arc::clone(&open),
+            prompt,
+        };
+        if is_ready {
+            match prepare(&shared, job) {
+                Ok(submission) => shared.hand_to_core(submission),
+                Err(problem) => shared.fail_prompt(&open, problem),
+            }
+        } else if shared.prompts.push(job).is_err() {
+            shared.fail_prompt(&open, closed());
+        }
+        Ok(number)
     }
 
     /// Ends a request in whatever state it is; an unknown or finished number is ignored.
@@ -76,26 +181,161 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Forked`].
     pub fn abort(&self, request: u64) -> Result<(), EngineError> {
-        let _ = request;
-        Ok(())
+        match self.shared() {
+            Ok(shared) => {
+                if let Some(open) = shared.find(request) {
+                    shared.abort(&open);
+                }
+                Ok(())
+            }
+            Err(EngineError::Closed(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Gauges, counters and histograms as a JSON object.
+    /// Gauges, counters and histograms as a JSON object; after the engine was closed, the last ones.
     ///
     /// # Errors
     /// [`EngineError::Forked`].
     pub fn stats_json(&self) -> Result<Vec<u8>, EngineError> {
-        Ok(Vec::new())
+        self.owner.check()?;
+        match lock(&self.shared).as_ref() {
+            Ok(shared) => Ok(statistics(shared)),
+            Err(last) => Ok(last.clone()),
+        }
+    }
+
+    /// Asks the worker to describe itself: a msgpack map of its own making. Waits until a step is over.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`] if no worker runs or it ends meanwhile.
+    pub fn worker_stats(&self) -> Result<Vec<u8>, EngineError> {
+        let slot = Arc::new(Slot::new());
+        let question = Command::Ask(HostMessage::Stats, Arc::clone(&slot));
+        if self.shared()?.commands.push(question).is_err() {
+            return Err(EngineError::Closed("the engine"));
+        }
+        slot.wait()
     }
 
     /// Process id of the worker, if it is a process and runs.
     #[must_use]
     pub fn worker_pid(&self) -> Option<u32> {
-        None
+        let shared = self.shared().ok()?;
+        lock(&shared.snapshot).worker_pid
     }
 
-    /// Fails what is open, ends the worker within `limit`, gives every thread and descriptor back. Closing again does nothing.
+    /// Fails what is open, ends the worker within `limit`, gives every thread and descriptor back. Closing again does nothing; a call
+    /// meanwhile waits. In a forked child nothing happens.
     pub fn close(&self, limit: Duration) {
-        let _ = limit;
+        if self.owner.check().is_err() {
+            return;
+        }
+        let mut threads = lock(&self.threads);
+        let Some(threads) = threads.take() else {
+            return;
+        };
+        if let Ok(shared) = self.shared() {
+            shared.closed.store(true, Ordering::Release);
+            threads.end(&shared, limit);
+            let last = statistics(&shared);
+            *lock(&self.shared) = Err(last);
+            drop(lock(&self.inline).take());
+        }
     }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close(DROP_LIMIT);
+    }
+}
+
+impl Threads {
+    fn start(shared: &Arc<Shared>, engine: EngineThread) -> std::io::Result<Self> {
+        let of = |life: fn(&Shared)| {
+            let shared = Arc::clone(shared);
+            move || life(&shared)
+        };
+        let text = os::spawn_thread("diptych-text", of(run_text))?;
+        let lives: [fn(&Shared); 2] = [
+            |shared| run_prompts(shared, true),
+            |shared| run_prompts(shared, false),
+        ];
+        let prompts = lives
+            .into_iter()
+            .map(|life| os::spawn_thread("diptych-prompt", of(life)))
+            .collect::<std::io::Result<_>>()?;
+        let engine = os::spawn_thread("diptych-engine", move || engine.run())?;
+        Ok(Self {
+            prompts,
+            engine,
+            text,
+        })
+    }
+
+    /// Ends the threads in the order in which work flows.
+    fn end(self, shared: &Shared, limit: Duration) {
+        for job in shared.prompts.close() {
+            shared.fail_prompt(&job.open, closed());
+        }
+        for thread in self.prompts {
+            join(thread);
+        }
+        let _ = shared.commands.push(Command::Close { limit });
+        join(self.engine);
+        let _ = shared.text.push(TextMessage::Close);
+        join(self.text);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    let name = thread.thread().name().map(ToOwned::to_owned);
+    let ended = thread.join();
+    debug_assert!(ended.is_ok(), "thread {name:?} panicked");
+}
+
+fn closed() -> Problem {
+    Problem::new(FailureKind::EngineClosed, "the engine was closed")
+}
+
+fn statistics(shared: &Shared) -> Vec<u8> {
+    let snapshot = lock(&shared.snapshot).clone();
+    let statistics = lock(&shared.statistics).clone();
+    stats::to_json(&snapshot, &statistics, shared.open_requests())
+}
+
+/// The core's configuration but for the number of blocks, which the worker says; everything else is checked now.
+fn core_config(options: &EngineOptions, capacities: Capacities) -> Result<CoreConfig, EngineError> {
+    let limits = &options.limits;
+    let config = CoreConfig {
+        block_size: limits.block_size,
+        num_blocks: 2,
+        max_running: limits.max_running,
+        max_batched_tokens: limits.max_batched_tokens,
+        max_prefill_tokens: limits.max_prefill_tokens,
+        max_model_len: limits.max_model_len,
+        // The number of open requests is bounded when they are registered, prompts that are being tokenised included; requests that the
+        // text side has ended may stay in the core a little longer.
+        max_queued_requests: u32::MAX,
+        overlap_depth: limits.overlap_depth,
+        prefix_cache: limits.prefix_cache,
+        side_words: capacities.side_words,
+        vocabulary: options.vocabulary,
+        hash: HashMode::Keyed(RandomState::new().hash_one("prefix index")),
+    };
+    Core::new(config.clone(), 1)
+        .map_err(|error| EngineError::Options(error.to_string()))
+        .map(|_| config)
+}
+
+fn texts(options: &EngineOptions) -> Result<Texts, EngineError> {
+    let folder = &options.model_folder;
+    let refused = |error: TextError| EngineError::Options(error.to_string());
+    let tokenizer = Tokenizer::from_folder(folder).map_err(refused)?;
+    Ok(Texts {
+        prompt_bytes: longest_prompt(&tokenizer, options.limits.max_model_len),
+        template: ChatTemplate::from_folder(folder).map_err(refused)?,
+        tokenizer,
+    })
 }

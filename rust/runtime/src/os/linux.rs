@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::ptr::NonNull;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -100,16 +101,30 @@ pub(crate) fn poll_readable(
     descriptors: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
 ) -> Vec<bool> {
+    poll(descriptors, None, timeout)
+}
+
+/// As [`poll_readable`]; waits for room to write to `writable` too.
+pub(crate) fn poll(
+    descriptors: &[BorrowedFd<'_>],
+    writable: Option<BorrowedFd<'_>>,
+    timeout: Option<Duration>,
+) -> Vec<bool> {
     let mut polled: Vec<PollFd<'_>> = descriptors
         .iter()
         .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
+        .chain(writable.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::OUT)))
         .collect();
     let timeout = timeout.map(|limit| Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(limit.subsec_nanos()),
     });
     match rustix::event::poll(&mut polled, timeout.as_ref()) {
-        Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
+        Ok(_) => polled
+            .iter()
+            .take(descriptors.len())
+            .map(|fd| !fd.revents().is_empty())
+            .collect(),
         // An interrupted wait is an early time-out: every caller looks again.
         Err(Errno::INTR) => vec![false; descriptors.len()],
         Err(error) => panic!("poll of {} descriptors: {error}", descriptors.len()),
@@ -335,15 +350,32 @@ impl AsFd for Process {
     }
 }
 
-/// Blocks every signal on the calling thread: the host's handlers run on the host's threads.
-pub(crate) fn block_signals() {
+/// Starts a thread that no signal is ever delivered to: the host's handlers run on the host's threads.
+pub(crate) fn spawn_thread(
+    name: &str,
+    life: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let previous = set_signal_mask(None);
+    let spawned = std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(life);
+    set_signal_mask(Some(previous));
+    spawned
+}
+
+/// Sets the calling thread's signal mask (`None`: everything blocked) and gives the one before.
+fn set_signal_mask(mask: Option<libc::sigset_t>) -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigfillset` initialises the set that `pthread_sigmask` then reads; the old mask is not asked for.
-    let failed = unsafe {
+    let mut previous = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are valid for writes, and `sigfillset` and `pthread_sigmask` initialise them.
+    unsafe {
         libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut())
-    };
-    debug_assert_eq!(failed, 0, "pthread_sigmask");
+        let wanted = mask.unwrap_or(all.assume_init());
+        let failed =
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const wanted, previous.as_mut_ptr());
+        assert_eq!(failed, 0, "pthread_sigmask with a valid request");
+        previous.assume_init()
+    }
 }
 
 /// Makes this process ignore SIGINT and SIGTERM, which reach the whole group of its host.

@@ -12,12 +12,9 @@ const HOST_GONE: i32 = 3;
 /// # Errors
 /// The system cannot start a thread.
 pub(super) fn watch_host(host: OwnedFd) -> std::io::Result<()> {
-    std::thread::Builder::new()
-        .name("diptych-watch".to_owned())
-        .spawn(move || {
-            os::block_signals();
-            while !os::poll_readable(&[host.as_fd()], None)[0] {}
-            os::exit_now(HOST_GONE)
-        })?;
+    os::spawn_thread("diptych-watch", move || {
+        while !os::poll_readable(&[host.as_fd()], None)[0] {}
+        os::exit_now(HOST_GONE)
+    })?;
     Ok(())
 }

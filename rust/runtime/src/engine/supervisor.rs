@@ -1,0 +1,455 @@
+//! Starts the worker, notices its end, starts another.
+
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::EngineError;
+use crate::control::{ControlError, HostMessage, WorkerMessage, decode};
+use crate::engine::Ready;
+use crate::engine::link::Link;
+use crate::frame::FailureKind;
+use crate::layout::{Capacities, LAYOUT_VERSION};
+use crate::shared::{Problem, Shared, Slot, lock};
+use crate::stats::Restart;
+
+/// Start-ups that may fail in a row before open requests are failed.
+const PATIENCE: u32 = 5;
+
+/// Waiting time before the second restart without a retired step in between; doubles from there.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+
+/// Longest waiting time before a restart.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+
+/// What the engine thread has to act on.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// The worker takes steps.
+    Ready(Ready),
+    /// The worker has ended and was collected.
+    Ended(Box<Link>, End),
+    /// No worker could be started.
+    NotStarted(End),
+}
+
+/// Why and how a worker ended.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    /// Exception class, or a name of ours.
+    pub(super) class: String,
+    pub(super) message: String,
+    /// Whether it was ready before.
+    pub(super) served: bool,
+    /// Whether its last results may be used.
+    pub(super) trusted: bool,
+    noticed: Instant,
+}
+
+#[derive(Debug)]
+enum State {
+    /// No worker, and none will be started.
+    Stopped(String),
+    Waiting(Instant),
+    Starting {
+        link: Box<Link>,
+        began: Instant,
+        hello: Option<(Instant, Value, u32)>,
+    },
+    Running(Box<Link>),
+    Dying(Box<Link>, End),
+}
+
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    shared: Arc<Shared>,
+    capacities: Capacities,
+    state: State,
+    num_blocks: Option<u32>,
+    failed_starts: u32,
+    restarts_without_step: u32,
+    measured: Restart,
+    pub(super) restarts: u64,
+    pub(super) last_restart: Option<Restart>,
+    pub(super) last_error: Option<String>,
+    questions: VecDeque<Arc<Slot<Vec<u8>>>>,
+    /// Where an inline worker's end of the socket is left for [`crate::Engine::inline_port`].
+    inline: Arc<Mutex<Option<OwnedFd>>>,
+}
+
+impl Supervisor {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        capacities: Capacities,
+        inline: Arc<Mutex<Option<OwnedFd>>>,
+    ) -> Self {
+        Self {
+            shared,
+            capacities,
+            state: State::Waiting(Instant::now()),
+            num_blocks: None,
+            failed_starts: 0,
+            restarts_without_step: 0,
+            measured: Restart::default(),
+            restarts: 0,
+            last_restart: None,
+            last_error: None,
+            questions: VecDeque::new(),
+            inline,
+        }
+    }
+
+    /// The worker, if it takes steps.
+    pub(super) fn running(&mut self) -> Option<&mut Link> {
+        match &mut self.state {
+            State::Running(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running(_))
+    }
+
+    /// Blocks of the worker's pool, once known.
+    pub(super) fn num_blocks(&self) -> Option<u32> {
+        self.num_blocks
+    }
+
+    pub(super) fn process_id(&self) -> Option<u32> {
+        match &self.state {
+            State::Starting { link, .. } | State::Running(link) => link.process_id(),
+            _ => None,
+        }
+    }
+
+    /// Why requests cannot be computed now or soon, if so.
+    pub(super) fn hopeless(&self) -> Option<Problem> {
+        match &self.state {
+            State::Stopped(why) => Some(Problem::new(FailureKind::WorkerFailed, why.clone())),
+            State::Running(_) => None,
+            _ if self.failed_starts >= PATIENCE => {
+                let why = format!(
+                    "the worker failed to start {} times in a row, last: {}",
+                    self.failed_starts,
+                    self.last_error.as_deref().unwrap_or("unknown")
+                );
+                Some(Problem::new(FailureKind::WorkerDied, why))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the worker that is being collected has computed steps of `epoch`.
+    pub(super) fn has_served(&self, epoch: u64) -> bool {
+        matches!(&self.state, State::Dying(link, end) if end.served && link.epoch() == epoch)
+    }
+
+    /// What to wait for, where a message waits for room, and until when.
+    pub(super) fn waits(&self) -> (Vec<BorrowedFd<'_>>, Option<BorrowedFd<'_>>, Option<Instant>) {
+        match &self.state {
+            State::Stopped(_) => (Vec::new(), None, None),
+            State::Waiting(until) => (Vec::new(), None, Some(*until)),
+            State::Starting { link, began, .. } => {
+                let deadline = *began + self.start_limit();
+                (link.descriptors(), link.writable(), Some(deadline))
+            }
+            State::Running(link) => (link.descriptors(), link.writable(), None),
+            State::Dying(link, _) => (vec![link.end_descriptor()], None, None),
+        }
+    }
+
+    fn start_limit(&self) -> Duration {
+        Duration::from_secs_f64(self.shared.options.worker.start_timeout_s.min(1e9))
+    }
+
+    /// Looks at everything that may have happened to the worker. To be called until it gives nothing.
+    pub(super) fn advance(&mut self, epoch: u64) -> Option<Change> {
+        match std::mem::replace(&mut self.state, State::Stopped(String::new())) {
+            State::Waiting(until) if Instant::now() >= until => self.start(epoch),
+            State::Starting { link, began, hello } => self.starting(link, began, hello),
+            State::Running(link) => self.look(link),
+            State::Dying(mut link, mut end) => {
+                if !link.ended_within(Duration::ZERO) {
+                    self.state = State::Dying(link, end);
+                    return None;
+                }
+                let status = link.reap();
+                end.message = format!("{} ({status})", end.message);
+                self.measured.detect_s = end.noticed.elapsed().as_secs_f64();
+                Some(self.ended(link, end))
+            }
+            unchanged => {
+                self.state = unchanged;
+                None
+            }
+        }
+    }
+
+    fn start(&mut self, epoch: u64) -> Option<Change> {
+        let began = Instant::now();
+        match Link::start(&self.shared.options, self.capacities, epoch) {
+            Ok((link, inline)) => {
+                *lock(&self.inline) = inline;
+                self.measured.spawn_s = began.elapsed().as_secs_f64();
+                self.state = State::Starting {
+                    link: Box::new(link),
+                    began: Instant::now(),
+                    hello: None,
+                };
+                None
+            }
+            Err(error) => {
+                let end = end("WorkerStartError", error.to_string(), false);
+                self.note_failed_start(&end);
+                Some(Change::NotStarted(end))
+            }
+        }
+    }
+
+    fn starting(
+        &mut self,
+        mut link: Box<Link>,
+        began: Instant,
+        hello: Option<(Instant, Value, u32)>,
+    ) -> Option<Change> {
+        match link.message() {
+            Ok(Some(WorkerMessage::Hello {
+                layout_version,
+                info,
+            })) => match self.check_hello(layout_version, &info) {
+                Ok((info, num_blocks)) => {
+                    let hello = Some((Instant::now(), info, num_blocks));
+                    self.state = State::Starting { link, began, hello };
+                    return self.advance(0);
+                }
+                Err(why) => self.kill(link, end("WorkerStartError", why, false)),
+            },
+            Ok(Some(WorkerMessage::Ready { info })) => match hello {
+                Some(hello) => return self.ready(link, began, hello, &info),
+                None => self.kill(
+                    link,
+                    end("ProtocolError", "it was ready before it said hello", false),
+                ),
+            },
+            Ok(Some(WorkerMessage::Failed { class, message })) => {
+                self.kill(link, end(&class, message, false));
+            }
+            Ok(Some(WorkerMessage::Reply { name, .. })) => {
+                let why = format!("it answered {name} before it was ready");
+                self.kill(link, end("ProtocolError", why, false));
+            }
+            Ok(None) if began.elapsed() >= self.start_limit() => {
+                let why = format!("it was not ready after {:?}", self.start_limit());
+                self.kill(link, end("WorkerStartTimeout", why, false));
+            }
+            Ok(None) if link.process_id().is_some() && link.ended_within(Duration::ZERO) => {
+                self.kill(
+                    link,
+                    end("WorkerDied", "it ended while it was starting", false),
+                );
+            }
+            Ok(None) => {
+                self.state = State::Starting { link, began, hello };
+                return None;
+            }
+            Err(error) => self.kill(link, broken_socket(&error, false)),
+        }
+        self.advance(0)
+    }
+
+    fn check_hello(&mut self, layout_version: u32, info: &[u8]) -> Result<(Value, u32), String> {
+        if layout_version != LAYOUT_VERSION {
+            return Err(format!(
+                "it speaks layout {layout_version}, the host {LAYOUT_VERSION}: install one version of diptych-core for both"
+            ));
+        }
+        let info: Value = decode(info).map_err(|error| format!("its hello: {error}"))?;
+        let num_blocks = info.get("num_blocks").and_then(Value::as_u64);
+        let num_blocks = num_blocks
+            .and_then(|blocks| u32::try_from(blocks).ok())
+            .ok_or_else(|| "its hello has no num_blocks".to_owned())?;
+        match self.num_blocks {
+            Some(before) if before != num_blocks => {
+                // Waiting would not help the requests that are open.
+                self.failed_starts = self.failed_starts.max(PATIENCE - 1);
+                Err(format!(
+                    "it has {num_blocks} KV blocks, the worker before had {before}: set kv_cache_bytes so that restarts plan the same pool"
+                ))
+            }
+            _ => Ok((info, num_blocks)),
+        }
+    }
+
+    fn ready(
+        &mut self,
+        link: Box<Link>,
+        began: Instant,
+        (said, hello, num_blocks): (Instant, Value, u32),
+        info: &[u8],
+    ) -> Option<Change> {
+        let timings = match decode(info) {
+            Ok(timings) => timings,
+            Err(error) => {
+                self.kill(
+                    link,
+                    end("ProtocolError", format!("its ready: {error}"), false),
+                );
+                return self.advance(0);
+            }
+        };
+        if self.num_blocks.is_some() {
+            self.measured.hello_s = (said - began).as_secs_f64();
+            self.measured.ready_s = said.elapsed().as_secs_f64();
+            self.last_restart = Some(self.measured);
+            self.restarts += 1;
+        }
+        self.num_blocks = Some(num_blocks);
+        self.failed_starts = 0;
+        self.state = State::Running(link);
+        Some(Change::Ready(Ready {
+            num_blocks,
+            hello,
+            timings,
+        }))
+    }
+
+    fn look(&mut self, mut link: Box<Link>) -> Option<Change> {
+        let end = match link.message() {
+            Ok(Some(WorkerMessage::Reply { payload, .. })) => {
+                if let Some(slot) = self.questions.pop_front() {
+                    slot.give(Ok(payload));
+                }
+                self.state = State::Running(link);
+                return self.advance(0);
+            }
+            Ok(Some(WorkerMessage::Failed { class, message })) => end(&class, message, true),
+            Ok(Some(WorkerMessage::Hello { .. } | WorkerMessage::Ready { .. })) => {
+                end("ProtocolError", "it said hello or ready again", true)
+            }
+            Ok(None) if link.process_id().is_some() && link.ended_within(Duration::ZERO) => {
+                end("WorkerDied", "it ended", true)
+            }
+            Ok(None) => {
+                self.state = State::Running(link);
+                return None;
+            }
+            Err(error) => broken_socket(&error, true),
+        };
+        self.kill(link, end);
+        self.advance(0)
+    }
+
+    /// Ends the running worker because of what it did or because of a bug of ours.
+    pub(super) fn end_running(&mut self, class: &str, message: String, trusted: bool) {
+        match std::mem::replace(&mut self.state, State::Stopped(String::new())) {
+            State::Running(link) => {
+                let mut end = end(class, message, true);
+                end.trusted = trusted;
+                self.kill(link, end);
+            }
+            unchanged => self.state = unchanged,
+        }
+    }
+
+    fn kill(&mut self, link: Box<Link>, end: End) {
+        link.kill();
+        for slot in self.questions.drain(..) {
+            slot.give(Err(EngineError::Closed("the worker's control socket")));
+        }
+        self.state = State::Dying(link, end);
+    }
+
+    fn ended(&mut self, link: Box<Link>, end: End) -> Change {
+        if end.served {
+            self.last_error = Some(format!("{}: {}", end.class, end.message));
+        } else {
+            self.note_failed_start(&end);
+        }
+        if link.is_replaceable() {
+            self.wait_to_restart();
+        } else {
+            self.stop(format!(
+                "the inline worker has ended ({}: {}) and cannot be replaced: start a new engine",
+                end.class, end.message
+            ));
+        }
+        Change::Ended(link, end)
+    }
+
+    fn note_failed_start(&mut self, end: &End) {
+        self.failed_starts += 1;
+        self.last_error = Some(format!("{}: {}", end.class, end.message));
+        self.wait_to_restart();
+    }
+
+    fn wait_to_restart(&mut self) {
+        let backoff = match self.restarts_without_step {
+            0 => Duration::ZERO,
+            doublings => (FIRST_BACKOFF * 2_u32.pow((doublings - 1).min(16))).min(LONGEST_BACKOFF),
+        };
+        self.restarts_without_step = self.restarts_without_step.saturating_add(1);
+        self.measured.backoff_s = backoff.as_secs_f64();
+        self.state = State::Waiting(Instant::now() + backoff);
+    }
+
+    /// A step has retired: the worker works.
+    pub(super) fn step_retired(&mut self) {
+        self.restarts_without_step = 0;
+    }
+
+    /// Starts no worker any more.
+    pub(super) fn stop(&mut self, why: String) {
+        self.state = State::Stopped(why);
+    }
+
+    /// Sends a question; the answer, or why there is none, goes into `slot`.
+    pub(super) fn ask(&mut self, question: &HostMessage, slot: Arc<Slot<Vec<u8>>>) {
+        let Some(link) = self.running() else {
+            slot.give(Err(EngineError::Closed("the worker's control socket")));
+            return;
+        };
+        // A broken socket is noticed at the next look, which fails the question.
+        let _ = link.send(question);
+        self.questions.push_back(slot);
+    }
+
+    /// Ends the worker, by force after `limit`, and starts none any more.
+    pub(super) fn close(&mut self, limit: Duration) {
+        let closed = State::Stopped("the engine is closed".to_owned());
+        let (mut link, asked) = match std::mem::replace(&mut self.state, closed) {
+            State::Running(mut link) => {
+                let asked = link.send(&HostMessage::Shutdown).is_ok();
+                (link, asked)
+            }
+            State::Starting { link, .. } => (link, false),
+            State::Dying(link, _) => (link, false),
+            State::Stopped(_) | State::Waiting(_) => return,
+        };
+        drop(lock(&self.inline).take());
+        for slot in self.questions.drain(..) {
+            slot.give(Err(EngineError::Closed("the engine")));
+        }
+        if !(asked && link.leaves_before(Instant::now() + limit)) {
+            link.kill();
+        }
+        link.reap();
+    }
+}
+
+fn end(class: &str, message: impl Into<String>, served: bool) -> End {
+    End {
+        class: class.to_owned(),
+        message: message.into(),
+        served,
+        trusted: served,
+        noticed: Instant::now(),
+    }
+}
+
+fn broken_socket(error: &ControlError, served: bool) -> End {
+    end("WorkerDied", error.to_string(), served)
+}

@@ -1,0 +1,476 @@
+//! The engine thread: commands in, plans out, results in, events out.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use diptych_core::{Core, CoreConfig, Error, Event, Handle, RowStatus, Stats, StepResult};
+
+use crate::EngineError;
+use crate::arena::Outcome;
+use crate::engine::supervisor::{Change, End, Supervisor};
+use crate::frame::FailureKind;
+use crate::layout::Capacities;
+use crate::now_ns;
+use crate::os;
+use crate::shared::{
+    AcceptedStream, Command, Problem, Shared, Slot, Submission, TextMessage, lock,
+};
+
+/// What the engine thread owns.
+pub(super) struct EngineThread {
+    shared: Arc<Shared>,
+    core_config: CoreConfig,
+    core: Option<Core>,
+    epoch: u64,
+    supervisor: Supervisor,
+    live: HashMap<u64, Handle>,
+    /// Submissions that came before the number of blocks was known.
+    early: Vec<Box<Submission>>,
+    commands: VecDeque<Command>,
+    rows: Vec<(RowStatus, u32)>,
+    events: Vec<Event>,
+    /// Counters of the cores that panicked.
+    retired_counters: Stats,
+    planned: u64,
+    /// Told once the first turn is over.
+    started: Option<Arc<Slot<()>>>,
+}
+
+impl EngineThread {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        core_config: CoreConfig,
+        capacities: Capacities,
+        inline: Arc<Mutex<Option<OwnedFd>>>,
+        started: Arc<Slot<()>>,
+    ) -> Self {
+        Self {
+            supervisor: Supervisor::new(Arc::clone(&shared), capacities, inline),
+            shared,
+            core_config,
+            core: None,
+            epoch: 1,
+            live: HashMap::new(),
+            early: Vec::new(),
+            commands: VecDeque::new(),
+            rows: Vec::new(),
+            events: Vec::new(),
+            retired_counters: Stats::default(),
+            planned: 0,
+            started: Some(started),
+        }
+    }
+
+    /// The life of the thread: until [`Command::Close`].
+    pub(super) fn run(mut self) {
+        let mut received = Vec::new();
+        loop {
+            self.shared.commands.take(&mut received);
+            self.commands.extend(received.drain(..));
+            match catch_unwind(AssertUnwindSafe(|| self.turn())) {
+                Ok(None) => {}
+                Ok(Some(limit)) => return self.close(limit),
+                Err(panic) => {
+                    self.poisoned(panic.as_ref());
+                    continue;
+                }
+            }
+            if let Some(started) = self.started.take() {
+                started.give(Ok(()));
+            }
+            self.wait();
+        }
+    }
+
+    /// Everything there is to do now; the limit if the engine is to be closed.
+    fn turn(&mut self) -> Option<Duration> {
+        if let Some(link) = self.supervisor.running() {
+            link.clear_results();
+        }
+        while let Some(command) = self.commands.pop_front() {
+            if let Command::Close { limit } = command {
+                return Some(limit);
+            }
+            self.command(command);
+        }
+        while let Some(change) = self.supervisor.advance(self.epoch) {
+            self.change(change);
+        }
+        self.retire();
+        self.launch();
+        self.tell();
+        self.publish_snapshot();
+        None
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => self.submit(submission),
+            Command::Abort(request) => {
+                if let (Some(core), Some(handle)) = (&mut self.core, self.live.get(&request)) {
+                    core.abort(*handle, now_ns());
+                } else if let Some(index) = self
+                    .early
+                    .iter()
+                    .position(|early| early.open.number == request)
+                {
+                    drop(self.early.remove(index));
+                    self.say(TextMessage::Aborted(request));
+                }
+            }
+            Command::Acks(acks) => {
+                for (request, checked, stop_at) in acks {
+                    if let (Some(core), Some(handle)) = (&mut self.core, self.live.get(&request)) {
+                        let acknowledged = core.text_ack(*handle, checked, stop_at);
+                        assert!(acknowledged.is_ok(), "request {request}: {acknowledged:?}");
+                    }
+                }
+            }
+            Command::Ask(question, slot) => self.supervisor.ask(&question, slot),
+            Command::Close { .. } => unreachable!("the turn ends with it"),
+        }
+    }
+
+    fn submit(&mut self, submission: Box<Submission>) {
+        if let Some(problem) = self.supervisor.hopeless() {
+            return self.fail(submission.open.number, problem);
+        }
+        let Some(core) = &mut self.core else {
+            self.early.push(submission);
+            return;
+        };
+        let Submission {
+            open,
+            request,
+            stream,
+            tokenised,
+        } = *submission;
+        if open.aborted.load(Ordering::Acquire) {
+            return self.say(TextMessage::Aborted(open.number));
+        }
+        let prompt_tokens = request.prompt.len() as u32;
+        let prompt_ids = open
+            .params
+            .return_prompt_ids
+            .then(|| request.prompt.clone());
+        let stop_ids = request.stop_ids.clone();
+        match core.submit(request, now_ns()) {
+            Ok(handle) => {
+                self.live.insert(open.number, handle);
+                let accepted = AcceptedStream {
+                    open,
+                    stream,
+                    stop_ids,
+                    prompt_tokens,
+                    prompt_ids,
+                    tokenised,
+                };
+                self.say(TextMessage::Accepted(Box::new(accepted)));
+            }
+            Err(error) => self.fail(open.number, refusal(&error)),
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Ready(ready) => {
+                if self.core.is_none() {
+                    self.core_config.num_blocks = ready.num_blocks;
+                    match Core::new(self.core_config.clone(), self.epoch) {
+                        Ok(core) => self.core = Some(core),
+                        Err(error) => return self.unusable(&error),
+                    }
+                }
+                self.shared.ready.give(Ok(ready));
+                for submission in std::mem::take(&mut self.early) {
+                    self.submit(submission);
+                }
+            }
+            Change::Ended(mut link, end) => {
+                if end.served && link.epoch() == self.epoch {
+                    if end.trusted {
+                        self.retire_from(&mut link);
+                    }
+                    self.worker_lost();
+                }
+                self.after_end(&end);
+            }
+            Change::NotStarted(end) => self.after_end(&end),
+        }
+    }
+
+    fn worker_lost(&mut self) {
+        if let Some(core) = &mut self.core {
+            let lost = core.worker_lost(self.epoch, false, now_ns());
+            assert!(lost.is_ok(), "{lost:?}");
+        }
+        self.epoch += 1;
+    }
+
+    fn after_end(&mut self, end: &End) {
+        if self.core.is_none() && !end.served && self.supervisor.num_blocks().is_none() {
+            let error = EngineError::Start {
+                class: end.class.clone(),
+                message: end.message.clone(),
+            };
+            self.supervisor.stop(error.to_string());
+            self.shared.ready.give(Err(error));
+        }
+        if let Some(problem) = self.supervisor.hopeless() {
+            self.tell();
+            self.fail_all(&problem);
+        }
+    }
+
+    /// The worker's description and the limits make no core.
+    fn unusable(&mut self, error: &Error) {
+        let error = EngineError::Start {
+            class: "ConfigError".to_owned(),
+            message: error.to_string(),
+        };
+        self.supervisor.close(Duration::ZERO);
+        self.supervisor.stop(error.to_string());
+        self.fail_all(&Problem::new(FailureKind::WorkerFailed, error.to_string()));
+        self.shared.ready.give(Err(error));
+    }
+
+    fn retire(&mut self) {
+        let Some(link) = self.supervisor.running() else {
+            return;
+        };
+        let mut retired = false;
+        let end = loop {
+            let (step, outcome) = link.take_result(&mut self.rows);
+            match outcome {
+                Outcome::Pending => break None,
+                Outcome::Rows => {
+                    retired = true;
+                    complete(self.core.as_mut(), self.epoch, step, &self.rows);
+                }
+                Outcome::Raised { class, message } => break Some((class, message)),
+                Outcome::Garbage(why) => break Some(("GarbageResult".to_owned(), why)),
+            }
+        };
+        if retired {
+            self.supervisor.step_retired();
+        }
+        if let Some((class, message)) = end {
+            self.supervisor.end_running(&class, message, false);
+        }
+    }
+
+    /// Takes what a worker that has ended had published before.
+    fn retire_from(&mut self, link: &mut super::link::Link) {
+        while let (step, Outcome::Rows) = link.take_result(&mut self.rows) {
+            complete(self.core.as_mut(), self.epoch, step, &self.rows);
+            self.supervisor.step_retired();
+        }
+    }
+
+    fn launch(&mut self) {
+        let panic_at = self.shared.options.test_faults.panic_at_step;
+        let (Some(core), Some(link)) = (&mut self.core, self.supervisor.running()) else {
+            return;
+        };
+        while let Some(plan) = core.plan(now_ns()) {
+            self.planned += 1;
+            assert!(
+                panic_at != Some(self.planned),
+                "test_faults.panic_at_step asked for this panic"
+            );
+            if let Err(overflow) = link.launch(plan) {
+                panic!("{overflow}");
+            }
+        }
+    }
+
+    /// Passes the core's events on.
+    fn tell(&mut self) {
+        let Some(core) = &mut self.core else {
+            return;
+        };
+        core.take_events(&mut self.events);
+        if self.events.is_empty() {
+            return;
+        }
+        for event in &self.events {
+            if let Event::Finished { submission, .. } = event {
+                self.live.remove(submission);
+            }
+        }
+        let events = std::mem::take(&mut self.events);
+        self.say(TextMessage::Events {
+            events,
+            now: now_ns(),
+        });
+    }
+
+    fn say(&self, message: TextMessage) {
+        // The text thread is closed after this one.
+        let _ = self.shared.text.push(message);
+    }
+
+    fn fail(&self, request: u64, problem: Problem) {
+        self.say(TextMessage::Fail { request, problem });
+    }
+
+    fn fail_all(&mut self, problem: &Problem) {
+        let early = std::mem::take(&mut self.early);
+        let early = early.iter().map(|submission| submission.open.number);
+        let live = std::mem::take(&mut self.live);
+        let requests: Vec<(u64, Option<Handle>)> = live
+            .into_iter()
+            .map(|(request, handle)| (request, Some(handle)))
+            .chain(early.map(|request| (request, None)))
+            .collect();
+        for (request, handle) in requests {
+            if let (Some(core), Some(handle)) = (&mut self.core, handle) {
+                core.abort(handle, now_ns());
+            }
+            self.fail(request, problem.clone());
+        }
+    }
+
+    /// The core panicked: it is never used again.
+    fn poisoned(&mut self, panic: &(dyn std::any::Any + Send)) {
+        let said = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
+        let message = format!("a bug in the engine ended this request: {said}");
+        self.events.clear();
+        if let Some(core) = self.core.take() {
+            add_counters(&mut self.retired_counters, &core);
+        }
+        self.fail_all(&Problem::new(FailureKind::EnginePanicked, message));
+        if self.supervisor.is_running() {
+            self.supervisor
+                .end_running("EnginePanicked", said.to_owned(), false);
+        }
+        if self.supervisor.has_served(self.epoch) {
+            self.epoch += 1;
+        }
+        if self.supervisor.num_blocks().is_some() {
+            match Core::new(self.core_config.clone(), self.epoch) {
+                Ok(core) => self.core = Some(core),
+                Err(error) => self.unusable(&error),
+            }
+        }
+    }
+
+    fn publish_snapshot(&self) {
+        let mut core = self.core.as_ref().map(Core::stats).unwrap_or_default();
+        sum_counters(&mut core, &self.retired_counters);
+        let mut snapshot = lock(&self.shared.snapshot);
+        snapshot.core = core;
+        snapshot.epoch = self.epoch;
+        snapshot.worker_restarts = self.supervisor.restarts;
+        snapshot.worker_alive = self.supervisor.is_running();
+        snapshot.worker_pid = self.supervisor.process_id();
+        snapshot.last_restart = self.supervisor.last_restart;
+        snapshot
+            .last_worker_error
+            .clone_from(&self.supervisor.last_error);
+    }
+
+    fn wait(&self) {
+        let (mut descriptors, writable, until) = self.supervisor.waits();
+        descriptors.push(self.shared.commands.signal().as_fd());
+        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+        os::poll(&descriptors, writable, timeout);
+    }
+
+    fn close(mut self, limit: Duration) {
+        self.tell();
+        let closed = Problem::new(FailureKind::EngineClosed, "the engine was closed");
+        self.fail_all(&closed);
+        self.shared.commands.close();
+        let mut rest = Vec::new();
+        self.shared.commands.take(&mut rest);
+        for command in self.commands.drain(..).chain(rest) {
+            match command {
+                Command::Submit(submission) => {
+                    let _ = self.shared.text.push(TextMessage::Fail {
+                        request: submission.open.number,
+                        problem: closed.clone(),
+                    });
+                }
+                Command::Ask(_, slot) => slot.give(Err(EngineError::Closed("the engine"))),
+                Command::Abort(_) | Command::Acks(_) | Command::Close { .. } => {}
+            }
+        }
+        self.shared
+            .ready
+            .give(Err(EngineError::Closed("the engine")));
+        self.supervisor.close(limit);
+        self.core = None;
+        self.publish_snapshot();
+    }
+}
+
+fn complete(core: Option<&mut Core>, epoch: u64, step: u64, rows: &[(RowStatus, u32)]) {
+    if let Some(core) = core {
+        let result = StepResult { epoch, step, rows };
+        let completed = core.complete(&result, now_ns());
+        assert!(completed.is_ok(), "step {step}: {completed:?}");
+    }
+}
+
+fn add_counters(total: &mut Stats, core: &Core) {
+    // A core that panicked may not even be able to count.
+    if let Ok(stats) = catch_unwind(AssertUnwindSafe(|| core.stats())) {
+        sum_counters(total, &stats);
+    }
+}
+
+fn sum_counters(total: &mut Stats, more: &Stats) {
+    total.prefix_queries += more.prefix_queries;
+    total.prefix_hits += more.prefix_hits;
+    total.preemptions += more.preemptions;
+    total.steps += more.steps;
+    total.generated += more.generated;
+}
+
+/// What a request is told when the core refuses it.
+fn refusal(error: &Error) -> Problem {
+    let kind = match error {
+        Error::ContextLength { .. } => FailureKind::ContextLength,
+        Error::NeverFits { .. } => FailureKind::NeverFits,
+        Error::QueueFull { .. } => FailureKind::QueueFull,
+        Error::EmptyPrompt | Error::UnknownToken { .. } => FailureKind::InvalidPrompt,
+        _ => FailureKind::InvalidParameter,
+    };
+    let problem = Problem::new(kind, error.to_string());
+    match *error {
+        Error::ContextLength {
+            prompt,
+            max_tokens,
+            max_model_len,
+        } => problem
+            .with("prompt_tokens", prompt)
+            .with("max_tokens", max_tokens)
+            .with("max_model_len", max_model_len),
+        Error::NeverFits {
+            prompt,
+            max_tokens,
+            block_size,
+            needed,
+            available,
+        } => problem
+            .with("prompt_tokens", prompt)
+            .with("max_tokens", max_tokens)
+            .with("block_size", block_size)
+            .with("needed_blocks", needed)
+            .with("available_blocks", available),
+        Error::UnknownToken { id, vocabulary } => {
+            problem.with("token_id", id).with("vocabulary", vocabulary)
+        }
+        Error::QueueFull { waiting } => problem.with("requests_waiting", waiting),
+        _ => problem,
+    }
+}

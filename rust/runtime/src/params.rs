@@ -1,0 +1,181 @@
+//! A request's parameters, as JSON.
+
+use serde::Deserialize;
+
+use crate::EngineError;
+use diptych_core::Sampling;
+
+/// All keys must be there: their defaults belong to the caller.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are independent switches of the API"
+)]
+pub(crate) struct Params {
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) temperature: f32,
+    /// −1 and 0 are off.
+    pub(crate) top_k: i64,
+    pub(crate) top_p: f32,
+    pub(crate) min_p: f32,
+    pub(crate) presence_penalty: f32,
+    pub(crate) frequency_penalty: f32,
+    pub(crate) repetition_penalty: f32,
+    pub(crate) seed: Option<i64>,
+    pub(crate) logit_bias: Vec<(u32, f32)>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) stop_token_ids: Vec<u32>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) include_stop_str_in_output: bool,
+    pub(crate) skip_special_tokens: bool,
+    pub(crate) add_special_tokens: bool,
+    pub(crate) return_prompt_ids: bool,
+}
+
+impl Params {
+    /// Reads and checks parameters for a model with `vocabulary` ids.
+    pub(crate) fn from_json(json: &[u8], vocabulary: u32) -> Result<Self, EngineError> {
+        let params: Self = serde_json::from_slice(json).map_err(|error| {
+            EngineError::InvalidRequest(format!("sampling parameters: {error}"))
+        })?;
+        let problems = params.problems(vocabulary);
+        if problems.is_empty() {
+            return Ok(params);
+        }
+        Err(EngineError::InvalidRequest(problems.join("; ")))
+    }
+
+    fn problems(&self, vocabulary: u32) -> Vec<String> {
+        let ranges = [
+            ("temperature", self.temperature, 0.0, 100.0),
+            ("min_p", self.min_p, 0.0, 1.0),
+            ("presence_penalty", self.presence_penalty, -2.0, 2.0),
+            ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
+        ];
+        let mut problems: Vec<String> = ranges
+            .into_iter()
+            .filter(|(_, value, low, high)| !(low..=high).contains(&value))
+            .map(|(name, value, low, high)| format!("{name} is {value}: from {low} to {high}"))
+            .collect();
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            problems.push(format!("top_p is {}: above 0, at most 1", self.top_p));
+        }
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            problems.push(format!(
+                "repetition_penalty is {}: above 0",
+                self.repetition_penalty
+            ));
+        }
+        if self.top_k < -1 {
+            problems.push(format!(
+                "top_k is {}: -1 or 0 (off), or at least 1",
+                self.top_k
+            ));
+        }
+        if self.max_tokens == Some(0) {
+            problems.push("max_tokens is 0: ask for at least one token".to_owned());
+        }
+        self.list_problems(vocabulary, &mut problems);
+        problems
+    }
+
+    fn list_problems(&self, vocabulary: u32, problems: &mut Vec<String>) {
+        let mut biased: Vec<u32> = self.logit_bias.iter().map(|(id, _)| *id).collect();
+        biased.sort_unstable();
+        if let Some(pair) = biased.windows(2).find(|pair| pair[0] == pair[1]) {
+            problems.push(format!("logit_bias names id {} twice", pair[0]));
+        }
+        for (id, value) in &self.logit_bias {
+            if *id >= vocabulary {
+                problems.push(format!("logit_bias names id {id}: below {vocabulary}"));
+            }
+            if !(-100.0..=100.0).contains(value) {
+                problems.push(format!(
+                    "logit_bias of id {id} is {value}: from -100 to 100"
+                ));
+            }
+        }
+        for id in self.stop_token_ids.iter().filter(|id| **id >= vocabulary) {
+            problems.push(format!("stop_token_ids has {id}: below {vocabulary}"));
+        }
+        problems.truncate(16);
+    }
+
+    /// What the core needs of them; `drawn` is the seed of a request without one.
+    pub(crate) fn sampling(&self, drawn: u64) -> Sampling {
+        Sampling {
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.clone(),
+            temperature: self.temperature,
+            top_k: u32::try_from(self.top_k.max(0)).unwrap_or(i32::MAX as u32),
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed.map_or(drawn, i64::cast_unsigned),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn json() -> serde_json::Value {
+        serde_json::json!({
+            "max_tokens": 4, "temperature": 0.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0,
+            "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": null, "logit_bias": [], "stop": [],
+            "stop_token_ids": [], "ignore_eos": false, "include_stop_str_in_output": false,
+            "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false
+        })
+    }
+
+    fn parse(key: &str, value: serde_json::Value) -> Result<Params, EngineError> {
+        let mut all = json();
+        all[key] = value;
+        Params::from_json(all.to_string().as_bytes(), 100)
+    }
+
+    #[test]
+    fn neutral_parameters_are_accepted() {
+        let params = parse("seed", (-1).into()).unwrap();
+        assert_eq!(params.sampling(7).seed, u64::MAX);
+        assert_eq!(parse("top_k", 0.into()).unwrap().sampling(7).seed, 7);
+    }
+
+    #[test]
+    fn every_value_out_of_range_is_named() {
+        let cases = [
+            ("temperature", serde_json::json!(-0.1)),
+            ("temperature", serde_json::json!(100.5)),
+            ("temperature", serde_json::json!(1e308)),
+            ("top_p", serde_json::json!(0.0)),
+            ("top_p", serde_json::json!(1.5)),
+            ("min_p", serde_json::json!(2)),
+            ("top_k", serde_json::json!(-2)),
+            ("presence_penalty", serde_json::json!(3)),
+            ("frequency_penalty", serde_json::json!(-3)),
+            ("repetition_penalty", serde_json::json!(0)),
+            ("max_tokens", serde_json::json!(0)),
+            ("logit_bias", serde_json::json!([[1, 101.0]])),
+            ("logit_bias", serde_json::json!([[100, 1.0]])),
+            ("logit_bias", serde_json::json!([[1, 1.0], [1, 2.0]])),
+            ("stop_token_ids", serde_json::json!([100])),
+        ];
+        for (key, value) in cases {
+            let error = parse(key, value.clone()).expect_err(&format!("{key} {value}"));
+            assert!(error.to_string().contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn missing_and_unknown_keys_are_refused() {
+        let mut all = json();
+        all["tempersture"] = 1.into();
+        let error = Params::from_json(all.to_string().as_bytes(), 100).unwrap_err();
+        assert!(error.to_string().contains("tempersture"), "{error}");
+        assert!(Params::from_json(b"{}", 100).is_err());
+        assert!(Params::from_json(b"[]", 100).is_err());
+    }
+}

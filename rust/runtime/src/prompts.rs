@@ -1,0 +1,231 @@
+//! From prompts to token ids, on threads apart from streaming.
+//!
+//! Two threads: one takes short prompts only, so that however many long ones wait, a short one waits for short ones alone. What cannot be
+//! interrupted is bounded beforehand: see [`longest_prompt`].
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use diptych_core::Request;
+use diptych_text::{StreamOptions, TextError, TextStream, Tokenizer};
+
+use crate::frame::FailureKind;
+use crate::now_ns;
+use crate::options::Prompt;
+use crate::shared::{Open, Problem, Shared, Submission, lock};
+
+/// A prompt of at most this many bytes is short: well under a millisecond of work.
+const SHORT: usize = 16 * 1024;
+
+/// One prompt to turn into ids.
+#[derive(Debug)]
+pub(crate) struct PromptJob {
+    pub(crate) open: Arc<Open>,
+    pub(crate) prompt: Prompt,
+    /// Drawn for requests without a seed of their own.
+    pub(crate) seed: u64,
+}
+
+/// Jobs that wait for a thread.
+#[derive(Debug)]
+pub(crate) struct PromptJobs {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    short: VecDeque<PromptJob>,
+    long: VecDeque<PromptJob>,
+    closed: bool,
+}
+
+impl PromptJobs {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: Mutex::new(Waiting::default()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Adds a job; gives it back once closed.
+    pub(crate) fn push(&self, job: PromptJob) -> Result<(), PromptJob> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.closed {
+            return Err(job);
+        }
+        if job.prompt.bytes() <= SHORT {
+            waiting.short.push_back(job);
+        } else {
+            waiting.long.push_back(job);
+        }
+        drop(waiting);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Takes no more jobs and gives back those that wait; the threads leave.
+    pub(crate) fn close(&self) -> Vec<PromptJob> {
+        let mut waiting = lock(&self.waiting);
+        waiting.closed = true;
+        let waiting = &mut *waiting;
+        let rest = waiting
+            .short
+            .drain(..)
+            .chain(waiting.long.drain(..))
+            .collect();
+        self.changed.notify_all();
+        rest
+    }
+
+    fn next(&self, long: bool) -> Option<PromptJob> {
+        let mut waiting = lock(&self.waiting);
+        loop {
+            if waiting.closed {
+                return None;
+            }
+            let job = if long { waiting.long.pop_front() } else { None };
+            if let Some(job) = job.or_else(|| waiting.short.pop_front()) {
+                return Some(job);
+            }
+            waiting = self
+                .changed
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Prompt {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Chat(text) => text.len(),
+            Self::Tokens(_) => 0,
+        }
+    }
+}
+
+/// Bytes that no prompt within the context can exceed: every token stands for at most the bytes of the longest one. A normaliser may
+/// shorten the text on the way, composition of characters by up to three times, hence the factor.
+pub(crate) fn longest_prompt(tokenizer: &Tokenizer, max_model_len: u32) -> usize {
+    let table = tokenizer.table();
+    let longest = (0..tokenizer.vocabulary())
+        .filter_map(|id| table.bytes(id))
+        .map(<[u8]>::len)
+        .max();
+    longest.unwrap_or(1).max(16) * 4 * max_model_len as usize
+}
+
+/// The life of one thread of the pool.
+pub(crate) fn run_prompts(shared: &Shared, long: bool) {
+    while let Some(job) = shared.prompts.next(long) {
+        if job.open.has_left_prompt() {
+            continue;
+        }
+        let open = Arc::clone(&job.open);
+        let outcome = catch_unwind(AssertUnwindSafe(|| prepare(shared, job)));
+        match outcome {
+            Ok(Ok(submission)) => shared.hand_to_core(submission),
+            Ok(Err(problem)) => shared.fail_prompt(&open, problem),
+            Err(_) => shared.fail_prompt(
+                &open,
+                Problem::new(
+                    FailureKind::EnginePanicked,
+                    "a bug in the engine made the tokenising of this prompt fail",
+                ),
+            ),
+        }
+    }
+}
+
+/// Turns a job into what the engine thread needs.
+pub(crate) fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> {
+    let params = &job.open.params;
+    let prompt = token_ids(shared, job.prompt, params.add_special_tokens)?;
+    let limits = &shared.options.limits;
+    let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+    let remaining = limits.max_model_len.saturating_sub(prompt_tokens);
+    let max_tokens = params.max_tokens.unwrap_or(remaining.max(1));
+    let table = shared.texts.tokenizer.table();
+    let tail = table.prompt_tail(&prompt, params.skip_special_tokens);
+    let stream = StreamOptions {
+        stop: params.stop.clone(),
+        include_stop: params.include_stop_str_in_output,
+        skip_special_tokens: params.skip_special_tokens,
+        prompt_tail: tail.to_vec(),
+    };
+    let stream = TextStream::new(Arc::clone(&table), stream)
+        .map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))?;
+    let mut stop_ids = params.stop_token_ids.clone();
+    if !params.ignore_eos {
+        stop_ids.extend_from_slice(&shared.options.eos_ids);
+    }
+    let request = Request {
+        submission: job.open.number,
+        prompt,
+        max_tokens,
+        stop_ids,
+        has_stop_strings: !params.stop.is_empty(),
+        namespace: 0,
+        sampling: params.sampling(job.seed),
+    };
+    Ok(Box::new(Submission {
+        open: Arc::clone(&job.open),
+        request,
+        stream,
+        tokenised: now_ns(),
+    }))
+}
+
+fn token_ids(
+    shared: &Shared,
+    prompt: Prompt,
+    add_special_tokens: bool,
+) -> Result<Vec<u32>, Problem> {
+    let (text, add_special_tokens) = match prompt {
+        Prompt::Tokens(ids) => return Ok(ids),
+        Prompt::Text(text) => (text, add_special_tokens),
+        // The template writes the special tokens itself.
+        Prompt::Chat(json) => (render(shared, &json)?, false),
+    };
+    check_length(shared, text.len())?;
+    shared
+        .texts
+        .tokenizer
+        .encode(&text, add_special_tokens)
+        .map_err(|error| Problem::new(FailureKind::Tokenizer, error.to_string()))
+}
+
+fn render(shared: &Shared, json: &str) -> Result<String, Problem> {
+    // Every byte of the conversation takes at most six in JSON.
+    check_length(shared, json.len() / 6)?;
+    let Some(template) = &shared.texts.template else {
+        return Err(Problem::new(
+            FailureKind::Template,
+            "the model has no chat template: use a completion with a prompt instead",
+        ));
+    };
+    template.render(json).map_err(|error| {
+        let kind = match &error {
+            TextError::InvalidChat { .. } => FailureKind::InvalidPrompt,
+            _ => FailureKind::Template,
+        };
+        Problem::new(kind, error.to_string())
+    })
+}
+
+fn check_length(shared: &Shared, bytes: usize) -> Result<(), Problem> {
+    let limit = shared.texts.prompt_bytes;
+    if bytes <= limit {
+        return Ok(());
+    }
+    let max_model_len = shared.options.limits.max_model_len;
+    let message = format!(
+        "This model's maximum context length is {max_model_len} tokens, but the prompt has {bytes} bytes; no prompt of more than {limit} bytes fits, so it was not tokenised"
+    );
+    Err(Problem::new(FailureKind::ContextLength, message)
+        .with("prompt_bytes", bytes)
+        .with("max_prompt_bytes", limit)
+        .with("max_model_len", max_model_len))
+}

@@ -1,0 +1,202 @@
+//! Counters and histograms of one engine.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::frame::{Done, Timings};
+
+/// Bounds of `time_to_first_token` in seconds.
+const FIRST_TOKEN: [f64; 22] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+];
+
+/// Bounds of `inter_token_latency` in seconds.
+const INTER_TOKEN: [f64; 19] = [
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+];
+
+/// Bounds of the latencies of whole requests in seconds.
+const LATENCY: [f64; 21] = [
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+];
+
+/// A histogram in Prometheus' sense, its counts not accumulated.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Histogram {
+    buckets: &'static [f64],
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    fn new(buckets: &'static [f64]) -> Self {
+        Self {
+            buckets,
+            counts: vec![0; buckets.len() + 1],
+            sum: 0.0,
+        }
+    }
+
+    fn record(&mut self, nanoseconds: u64) {
+        let seconds = nanoseconds as f64 * 1e-9;
+        let bucket = self.buckets.partition_point(|bound| *bound < seconds);
+        self.counts[bucket] += 1;
+        self.sum += seconds;
+    }
+}
+
+/// All histograms, under their names in the statistics.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Histograms {
+    time_to_first_token: Histogram,
+    inter_token_latency: Histogram,
+    e2e_request_latency: Histogram,
+    queue_time: Histogram,
+}
+
+/// What the threads that finish requests count.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Statistics {
+    pub(crate) histograms: Histograms,
+    pub(crate) requests_total: BTreeMap<&'static str, u64>,
+    pub(crate) prompt_tokens: u64,
+}
+
+impl Statistics {
+    pub(crate) fn new() -> Self {
+        Self {
+            histograms: Histograms {
+                time_to_first_token: Histogram::new(&FIRST_TOKEN),
+                inter_token_latency: Histogram::new(&INTER_TOKEN),
+                e2e_request_latency: Histogram::new(&LATENCY),
+                queue_time: Histogram::new(&LATENCY),
+            },
+            requests_total: BTreeMap::new(),
+            prompt_tokens: 0,
+        }
+    }
+
+    /// A request was admitted for the first time.
+    pub(crate) fn admitted(&mut self, timings: &Timings) {
+        let waited = timings.admitted.saturating_sub(timings.tokenised);
+        self.histograms.queue_time.record(waited);
+    }
+
+    /// A request's first token was committed.
+    pub(crate) fn first_token(&mut self, timings: &Timings) {
+        let waited = timings.first_token.saturating_sub(timings.arrived);
+        self.histograms.time_to_first_token.record(waited);
+    }
+
+    /// Another token was committed, this long after the one before.
+    pub(crate) fn next_token(&mut self, nanoseconds: u64) {
+        self.histograms.inter_token_latency.record(nanoseconds);
+    }
+
+    /// A request ended.
+    pub(crate) fn done(&mut self, done: &Done) {
+        let (reason, finished) = match done {
+            Done::Finished(finished) => (finished.reason.as_str(), Some(finished)),
+            Done::Failed(failure) => (failure.kind.as_str(), None),
+        };
+        *self.requests_total.entry(reason).or_insert(0) += 1;
+        if let Some(finished) = finished.filter(|_| reason != "abort") {
+            let timings = finished.timings;
+            let lasted = timings.finished.saturating_sub(timings.arrived);
+            self.histograms.e2e_request_latency.record(lasted);
+        }
+    }
+}
+
+/// Parts of the worker's last restart, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Restart {
+    /// From the first sign of its end until it was collected.
+    pub(crate) detect_s: f64,
+    /// Waited before the next start.
+    pub(crate) backoff_s: f64,
+    /// Making arenas and starting the process.
+    pub(crate) spawn_s: f64,
+    /// From there to `hello`.
+    pub(crate) hello_s: f64,
+    /// From there to `ready`.
+    pub(crate) ready_s: f64,
+}
+
+/// What the engine thread publishes after each turn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) core: diptych_core::Stats,
+    pub(crate) epoch: u64,
+    pub(crate) worker_restarts: u64,
+    pub(crate) worker_alive: bool,
+    pub(crate) worker_pid: Option<u32>,
+    pub(crate) last_restart: Option<Restart>,
+    pub(crate) last_worker_error: Option<String>,
+}
+
+/// The statistics as JSON.
+pub(crate) fn to_json(
+    snapshot: &Snapshot,
+    statistics: &Statistics,
+    open_requests: usize,
+) -> Vec<u8> {
+    let core = &snapshot.core;
+    let json = serde_json::json!({
+        "requests_running": core.running,
+        "requests_waiting": core.waiting,
+        "kv_blocks_total": core.blocks,
+        "kv_blocks_used": core.used_blocks,
+        "kv_blocks_cached": core.cached_blocks,
+        "prefix_cache_queries": core.prefix_queries,
+        "prefix_cache_hits": core.prefix_hits,
+        "prompt_tokens": statistics.prompt_tokens,
+        "generation_tokens": core.generated,
+        "preemptions": core.preemptions,
+        "requests_total": statistics.requests_total,
+        "worker_restarts": snapshot.worker_restarts,
+        "epoch": snapshot.epoch,
+        "steps": core.steps,
+        "worker_alive": snapshot.worker_alive,
+        "histograms": statistics.histograms,
+        "last_restart": snapshot.last_restart,
+        "last_worker_error": snapshot.last_worker_error,
+        "open_requests": open_requests,
+    });
+    json.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_on_a_bound_counts_below_it() {
+        let mut histogram = Histogram::new(&FIRST_TOKEN);
+        for nanoseconds in [
+            0,
+            1_000_000,
+            1_000_001,
+            2_560_000_000_000,
+            3_000_000_000_000,
+        ] {
+            histogram.record(nanoseconds);
+        }
+        assert_eq!(histogram.counts[0], 2);
+        assert_eq!(histogram.counts[1], 1);
+        assert_eq!(histogram.counts[21], 1);
+        assert_eq!(histogram.counts[22], 1);
+        assert_eq!(histogram.counts.iter().sum::<u64>(), 5);
+    }
+
+    #[test]
+    fn bounds_ascend() {
+        for bounds in [&FIRST_TOKEN[..], &INTER_TOKEN, &LATENCY] {
+            assert!(bounds.is_sorted());
+        }
+    }
+}
