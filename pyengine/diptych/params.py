@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import msgspec
@@ -64,7 +63,7 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
     for name, value in found.values("top_p"):
         found.require(name, 0.0 < value <= 1.0, "a number above 0, at most 1")
     for name, value in found.values("repetition_penalty"):
-        found.require(name, math.isfinite(value) and value > 0.0, "a finite number above 0")
+        found.require(name, 1.2e-38 < value < 3.4e38, "a number above 0 that 32 bits can hold")
     for name, value in found.values("seed"):
         found.require(name, -(2**63) <= value < 2**63, "a signed 64-bit integer")
     for name, value in found.values("max_tokens", "top_k"):
