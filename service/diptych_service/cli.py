@@ -17,8 +17,6 @@ from diptych.errors import DiptychError
 from diptych_service import __version__, otel, server, settings
 from diptych_service.config import LOG_LEVELS
 
-logger = logging.getLogger("diptych_service")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong usage or configuration."""
@@ -80,9 +78,7 @@ def _version(_options: argparse.Namespace) -> int:
 
 
 def _announce(engine: AsyncEngine, url: str) -> None:
-    """Log the parts of the start, and print what to try."""
-    for part, seconds in engine.timings.items():
-        logger.info("start: %-16s %7.2f s", part, seconds)
+    """Print what to try."""
     print(f"Diptych serves {engine.model_name} on {url}", flush=True)
     print(f"Try it: {_curl(engine, url)}", flush=True)
 

@@ -68,13 +68,22 @@ class StallWatch:
                 transport.abort()
                 del self._watched[transport]
 
+    def abort_all(self) -> None:
+        """Drop what peers have not accepted yet."""
+        for transport in self._watched:
+            transport.abort()
+        self._watched.clear()
+
 
 STALL_WATCH = web.AppKey("stall_watch", StallWatch)
 
 
 async def stall_watch_context(app: web.Application) -> AsyncIterator[None]:
-    """Runs the watch while the application runs."""
+    """Runs the watch while the application runs; afterwards no connection waits for a peer any more."""
     task = asyncio.create_task(app[STALL_WATCH].run(), name="diptych-stall-watch")
     yield
     task.cancel()
     await asyncio.wait([task])
+    app[STALL_WATCH].abort_all()
+    # Once around the loop, for the transports to tell their protocols.
+    await asyncio.sleep(0)

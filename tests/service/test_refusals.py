@@ -189,7 +189,7 @@ def test_bad_request_ids_are_replaced(service: ServiceThread) -> None:
 
 def test_keys_and_body_size(model_folder: Any) -> None:
     with ServiceThread(model_folder, {"api_keys": ("first-key", "second-key"), "max_body_bytes": 4096}) as service:
-        for header in (None, "Bearer wrong", "first-key", "Basic first-key", "Bearer ", "Bearer first-key2"):
+        for header in (None, "Bearer wrong", "first-key", "Basic first-key", "Bearer", "Bearer first-key2"):
             headers = {"Authorization": header} if header is not None else {}
             response = post(service, PATHS[0], BASE[PATHS[0]], headers=headers)
             assert error_of(response, 401)["type"] == "authentication_error"

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from diptych import AsyncEngine, EngineConfig
 from diptych_service import ServiceConfig, create_app
+from diptych_service.server import listen
 
 SMALL = {"max_running": 64, "max_batched_tokens": 512}
 
@@ -101,8 +102,7 @@ class ServiceThread:
             self.app = create_app(self.engine, self._service)
             runner = web.AppRunner(self.app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
             await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
+            await web.SockSite(runner, listen(ServiceConfig(port=0))).start()
             self.port = runner.addresses[0][1]
             self._started.set()
             await self._stop.wait()
