@@ -27,7 +27,7 @@ def resolve_model(model: str, revision: str | None = None, *, progress: bool = F
         _no_revision(model, revision, "a known name")
         return pull(model, progress=progress)
     folder = Path(model).expanduser()
-    if folder.is_dir():
+    if model and folder.is_dir():
         _no_revision(model, revision, "a local folder")
         return _checked(folder.resolve(), model, weights)
     if model.startswith(("/", "./", "../", "~")) or _HUB_ID.fullmatch(model) is None:
