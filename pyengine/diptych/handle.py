@@ -130,7 +130,7 @@ class EngineHandle:
         from diptych_core.engine import Engine
 
         native = _starting(lambda: Engine(options))
-        port = native.inline_port()
+        port = _starting(native.inline_port)
         if port is not None:
             # A daemon, since the interpreter joins other threads before it runs the hook that would end this one.
             self._inline = threading.Thread(target=_run_inline, args=(port,), name="diptych-worker", daemon=True)

@@ -23,11 +23,17 @@ class LoopQueue:
     """The frame queue of one loop. Everything but `close_from_anywhere` runs in that loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, frames: FrameQueue) -> None:
-        self.frames = frames
+        self._frames: FrameQueue | None = frames
         self.mailboxes: dict[int, Mailbox] = {}
         self._loop = weakref.ref(loop)
-        self._open = True
         loop.add_reader(frames.fileno(), self._drain)
+
+    @property
+    def frames(self) -> FrameQueue:
+        """The native queue. Raises `EngineClosedError` once it was closed."""
+        if self._frames is None:
+            raise EngineClosedError("the engine is closed")
+        return self._frames
 
     def close_from_anywhere(self) -> None:
         """Detach in the queue's own loop; at once if that is the running one or if it is closed already."""
@@ -57,13 +63,13 @@ class LoopQueue:
                 del mailboxes[frame.request]
 
     def _close(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        if not self._open:
+        if self._frames is None:
             return
-        self._open = False
         if loop is not None:
             self._drain()
-            loop.remove_reader(self.frames.fileno())
-        self.frames.close()
+            loop.remove_reader(self._frames.fileno())
+        self._frames.close()
+        self._frames = None  # its descriptor is open as long as it is
         mailboxes, self.mailboxes = self.mailboxes, {}
         if loop is not None:
             for mailbox in mailboxes.values():
@@ -101,6 +107,7 @@ class LoopQueues:
         with self._lock:
             self._closed = True
             queues, self._all = self._all, []
+            self._queues.clear()
         for queue in queues:
             queue.close_from_anywhere()
 

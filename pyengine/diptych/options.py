@@ -19,7 +19,6 @@ from diptych.hub.known import KNOWN_MODELS
 from diptych.model_info import ModelInfo, special_ids
 
 START_TIMEOUT_S = 600
-DEFAULT_MEMORY_UTILIZATION = 0.9
 # The scripted worker keeps one 32-bit word for each token of its pool.
 SCRIPTED_BYTES_PER_TOKEN = 4
 SCRIPTED_DEFAULT_TOKENS = 1 << 20
@@ -43,20 +42,11 @@ def served_name(config: EngineConfig, model: ModelInfo) -> str:
     return Path(model.folder).name
 
 
-def cuda_visible() -> bool:
-    """Whether NVIDIA's driver is loaded, told without importing torch."""
-    return os.path.exists("/dev/nvidiactl")
-
-
 def resolve_config(config: EngineConfig, model: ModelInfo) -> EngineConfig:
-    """`config` with everything automatic decided. Raises `ConfigError` if what was decided does not go together."""
-    device = config.device
-    if device == "auto":
-        device = "cuda" if cuda_visible() and config.worker not in SCRIPTED else "cpu"
+    """`config` with everything automatic decided, but for `device` and `dtype`, which the worker knows better."""
     chosen = {
-        "device": device,
         "max_model_len": model.max_model_len,
-        "max_batched_tokens": config.max_batched_tokens or default_batched_tokens(device),
+        "max_batched_tokens": config.max_batched_tokens or default_batched_tokens(_likely_device(config)),
         "threads": config.threads or available_cpus(),
         "exact": False,
     }
@@ -102,11 +92,20 @@ def engine_options(config: EngineConfig, model: ModelInfo, environ: Mapping[str,
     }
 
 
+def _likely_device(config: EngineConfig) -> str:
+    """The device a worker will choose, told without torch: by whether NVIDIA's driver is loaded."""
+    if config.device != "auto" or config.worker in SCRIPTED:
+        return config.device
+    return "cuda" if os.path.exists("/dev/nvidiactl") else "cpu"
+
+
 def start_problems(config: EngineConfig) -> list[str]:
     """What must hold of a resolved configuration on this machine."""
     found = config_problems(config)
     if config.worker in ("process", "scripted") and not (config.worker_python or sys.executable):
         found.append("sys.executable is empty here: set worker_python to a Python interpreter that has diptych")
+    if config.memory_utilization is not None and _likely_device(config) != "cuda":
+        found.append("memory_utilization counts the memory of a CUDA device and there is none: give kv_cache_bytes")
     return found
 
 
@@ -116,7 +115,7 @@ def _model_options(config: EngineConfig, model: ModelInfo) -> dict[str, Any]:
         "dtype": config.dtype,
         "kv_cache_dtype": config.kv_cache_dtype,
         "kv_cache_bytes": config.kv_cache_bytes,
-        "memory_utilization": config.memory_utilization or DEFAULT_MEMORY_UTILIZATION,
+        "memory_utilization": config.memory_utilization,
         "device": config.device,
         "threads": config.threads,
         "prefix_cache": config.prefix_cache,
