@@ -95,6 +95,7 @@ async def _serve(settings: Settings, announce: Announce) -> int:
             announce(engine, _url(listener, settings.service))
             await signals.stop.wait()
             if not await _unless(signals.force, _drain(app[LIFECYCLE], runner, settings.service.drain_timeout)):
+                _abandon(runner)
                 return FORCED
         return 0
     finally:
@@ -137,6 +138,14 @@ async def _flush(runner: web.AppRunner) -> None:
         if not any(transport is not None and transport.get_write_buffer_size() for transport in transports):
             return
         await asyncio.sleep(FLUSH_INTERVAL)
+
+
+def _abandon(runner: web.AppRunner) -> None:
+    """Drop all connections, which cancels their handlers."""
+    assert runner.server is not None
+    for connection in runner.server.connections:
+        if connection.transport is not None:
+            connection.transport.abort()
 
 
 async def _close(engine: AsyncEngine, runner: web.AppRunner) -> None:
