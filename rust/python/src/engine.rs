@@ -34,8 +34,11 @@ impl Engine {
         Ok(PyBytes::new(py, &json))
     }
 
-    fn inline_port(&self) -> Option<Port> {
-        self.0.inline_port().map(Port::from)
+    fn inline_port(&self, py: Python<'_>) -> PyResult<Option<Port>> {
+        let port = py
+            .detach(|| self.0.inline_port())
+            .map_err(|error| errors::port(&error))?;
+        Ok(port.map(Port::from))
     }
 
     fn frame_queue(&self, py: Python<'_>) -> PyResult<FrameQueue> {
