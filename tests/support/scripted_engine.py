@@ -98,6 +98,14 @@ def stats(engine: Engine) -> dict[str, Any]:
     return parsed
 
 
+def wait_idle(engine: Engine, limit_s: float = 10.0) -> None:
+    """Waits until no block is in use: an aborted request keeps its own until the steps launched before have retired."""
+    deadline = time.monotonic() + limit_s
+    while (used := stats(engine)["kv_blocks_used"]) or stats(engine)["requests_running"]:
+        assert time.monotonic() < deadline, f"{used} blocks are still in use"
+        time.sleep(0.01)
+
+
 def submit(engine: Engine, queue: FrameQueue, prompt: str | list[int], *, chat: bool = False, **params: Any) -> int:
     changed = json.dumps(PARAMS | params).encode()
     return engine.submit(queue, prompt, changed, diptych_core.now_ns(), chat=chat)
