@@ -185,6 +185,8 @@ impl EngineThread {
                         Err(error) => return self.unusable(&error),
                     }
                 }
+                // Whoever is told that the worker is ready may look at once.
+                self.publish_snapshot();
                 self.shared.ready.give(Ok(ready));
                 for submission in std::mem::take(&mut self.early) {
                     self.submit(submission);

@@ -1,14 +1,313 @@
-//! A worker without a model.
+//! A worker without a model: the next token is a hash of the whole prefix, or comes from a script.
+//!
+//! In hash mode it keeps one `u32` per KV slot, writes the step's ids by their slots and reads every prefix back through its own block tables, so
+//! that a wrong slot, table, length or order gives wrong ids. It is an oracle of the host's plans as much as a stand-in for a model.
 
-use crate::worker::{Port, PortError};
+use std::collections::HashSet;
+use std::time::Duration;
 
-/// The whole life of a scripted worker.
+use serde::Deserialize;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::control::{Init, encode};
+use crate::worker::{Mark, Port, PortError, Step, Work};
+
+/// What a KV slot holds before it is written. No vocabulary reaches it.
+const POISON: u32 = u32::MAX;
+
+/// Result status of a row.
+mod status {
+    pub(super) const OK: i32 = 0;
+    pub(super) const NAN: i32 = 1;
+}
+
+/// `options` of a scripted worker.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Options {
+    num_blocks: u32,
+    /// Line `i mod n` answers submission `i`; `null` is hash mode.
+    #[serde(default)]
+    script: Option<Vec<Vec<u32>>>,
+    /// Duration of a step in milliseconds.
+    #[serde(default)]
+    step_ms: f64,
+    /// Ends a script line; hash mode never gives it.
+    eos_id: u32,
+    /// Hash mode never gives these.
+    #[serde(default)]
+    special_ids: Vec<u32>,
+    #[serde(default)]
+    faults: Faults,
+}
+
+/// Deliberate faults, for tests of the host and of services.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Faults {
+    /// The start-up fails with this message.
+    fail_start: Option<String>,
+    /// NaN for these [submission, output index].
+    nan: Vec<(u64, u32)>,
+    /// An impossible id for these [submission, output index].
+    bad_id: Vec<(u64, u32)>,
+    /// In its first epoch: an impossible status in this step.
+    garbage_step: Option<u64>,
+    /// In its first epoch: an exception in this step.
+    raise_step: Option<u64>,
+    /// In its first epoch: the end of the worker in this step.
+    die_step: Option<u64>,
+    /// The end of the worker whenever it computes this submission.
+    die_at_submission: Option<u64>,
+    /// The number of blocks after the first epoch.
+    num_blocks_later: Option<u32>,
+}
+
+/// The whole life of a scripted worker: until the host says `shutdown` or is gone.
 ///
 /// # Errors
-/// [`PortError`] as soon as the host breaks the protocol.
+/// [`PortError`] as soon as the host breaks the protocol; the host was told of a failed start-up before.
 pub fn run_scripted(port: &Port) -> Result<(), PortError> {
-    port.fail(
-        "NotImplementedError",
-        "the scripted worker is under construction",
-    )
+    let init = port.init_message()?;
+    let mut worker = match Scripted::new(&init) {
+        Ok(worker) => worker,
+        Err(message) => return port.fail("ValueError", &message),
+    };
+    port.hello(&worker.hello()?)?;
+    port.ready(&encode(&serde_json::json!({"import": 0.0}))?)?;
+    while let Some(work) = port.next()? {
+        match work {
+            Work::Control(control) => {
+                if control.name() == "reset" {
+                    worker.tables.fill(0);
+                }
+                control.reply(&encode(&serde_json::json!({"steps": worker.steps}))?)?;
+            }
+            Work::Step(step) => {
+                if !worker.run(&step)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Scripted {
+    options: Options,
+    skipped: HashSet<u32>,
+    vocabulary: u32,
+    block_size: usize,
+    /// Table positions per state row.
+    table_length: usize,
+    /// `[max_running, table_length]` block ids.
+    tables: Vec<i32>,
+    /// One token id per KV slot.
+    kv: Vec<u32>,
+    first_epoch: bool,
+    steps: u64,
+}
+
+impl Scripted {
+    fn new(init: &Init) -> Result<Self, String> {
+        let options: Options =
+            serde_json::from_value(serde_json::Value::Object(init.options.clone()))
+                .map_err(|error| format!("options of the scripted worker: {error}"))?;
+        if let Some(message) = &options.faults.fail_start {
+            return Err(message.clone());
+        }
+        if options.script.as_ref().is_some_and(Vec::is_empty) {
+            return Err("the script has no line: give at least one array of ids".to_owned());
+        }
+        let mut skipped: HashSet<u32> = options.special_ids.iter().copied().collect();
+        skipped.insert(options.eos_id);
+        let first_epoch = init.epoch == 1;
+        let later = options.faults.num_blocks_later.filter(|_| !first_epoch);
+        let num_blocks = later.unwrap_or(options.num_blocks);
+        if (0..init.vocabulary).all(|id| skipped.contains(&id)) {
+            return Err(format!(
+                "all {} ids of the vocabulary are special: hash mode has none to give",
+                init.vocabulary
+            ));
+        }
+        let step_ms = options.step_ms;
+        if !(0.0..=60_000.0).contains(&step_ms) {
+            return Err(format!("step_ms is {step_ms}: from 0 to 60000"));
+        }
+        let block_size = init.block_size as usize;
+        let table_length = (init.max_model_len as usize).div_ceil(block_size);
+        Ok(Self {
+            options: Options {
+                num_blocks,
+                ..options
+            },
+            skipped,
+            vocabulary: init.vocabulary,
+            block_size,
+            table_length,
+            tables: vec![0; init.max_running as usize * table_length],
+            kv: vec![POISON; num_blocks as usize * block_size],
+            first_epoch,
+            steps: 0,
+        })
+    }
+
+    fn hello(&self) -> Result<Vec<u8>, PortError> {
+        Ok(encode(&serde_json::json!({
+            "vocabulary": self.vocabulary,
+            "num_blocks": self.options.num_blocks,
+            "kv_layout": {"bytes_per_block": self.block_size * 4},
+            "buckets": [],
+            "capabilities": [],
+            "implementation": {"worker": "scripted"},
+        }))?)
+    }
+
+    /// Runs a step; false if a fault ends this worker.
+    fn run(&mut self, step: &Step) -> Result<bool, PortError> {
+        self.steps += 1;
+        step.mark(Mark::Start);
+        if self.options.step_ms > 0.0 {
+            std::thread::sleep(Duration::from_secs_f64(self.options.step_ms / 1000.0));
+        }
+        let faults = &self.options.faults;
+        let here = |at: Option<u64>| self.first_epoch && at == Some(step.step());
+        let submissions = step.slice::<i64>("submission");
+        let killer = faults.die_at_submission.map(u64::cast_signed);
+        if here(faults.die_step) || submissions.iter().any(|it| killer == Some(*it)) {
+            return Ok(false);
+        }
+        if here(faults.raise_step) {
+            step.publish_error("RuntimeError", "the fault that was asked for")?;
+            return Ok(true);
+        }
+        let garbage = here(faults.garbage_step);
+        match self.compute(step) {
+            Ok((mut status, ids)) => {
+                if garbage {
+                    status.fill(77);
+                }
+                step.mark(Mark::DecodeDone);
+                step.publish(&status, &ids)?;
+            }
+            Err(message) => step.publish_error("PlanError", &message)?,
+        }
+        Ok(true)
+    }
+
+    fn compute(&mut self, step: &Step) -> Result<(Vec<i32>, Vec<i32>), String> {
+        self.apply_deltas(step)?;
+        self.store_tokens(step)?;
+        let rows = step.num_sampling_rows();
+        let (mut statuses, mut ids) = (vec![status::OK; rows], vec![0; rows]);
+        let indexes = step.slice::<i32>("output_index");
+        for (row, submission) in step.slice::<i64>("submission").iter().enumerate() {
+            let place = (submission.cast_unsigned(), indexes[row].cast_unsigned());
+            let id = match &self.options.script {
+                Some(script) => scripted_id(script, place, self.options.eos_id),
+                None => self.hashed_id(step, row)?,
+            };
+            ids[row] = id.cast_signed();
+            if self.options.faults.nan.contains(&place) {
+                statuses[row] = status::NAN;
+            }
+            if self.options.faults.bad_id.contains(&place) {
+                ids[row] = self.vocabulary.cast_signed();
+            }
+        }
+        Ok((statuses, ids))
+    }
+
+    fn apply_deltas(&mut self, step: &Step) -> Result<(), String> {
+        let (starts, counts) = (
+            step.slice::<i32>("delta_starts"),
+            step.slice::<i32>("delta_counts"),
+        );
+        let mut blocks = step.slice::<i32>("delta_blocks");
+        for (index, row) in step.slice::<i32>("delta_rows").iter().enumerate() {
+            let (start, count) = (starts[index] as usize, counts[index] as usize);
+            let end = start.saturating_add(count);
+            let first = *row as usize * self.table_length;
+            let target = (end <= self.table_length)
+                .then(|| self.tables.get_mut(first + start..first + end))
+                .flatten()
+                .filter(|_| count <= blocks.len())
+                .ok_or_else(|| {
+                    format!("delta {index}: row {row} positions {start}..{end} do not exist")
+                })?;
+            target.copy_from_slice(&blocks[..count]);
+            blocks = &blocks[count..];
+        }
+        if step.slice::<i32>("block_copies").is_empty() {
+            return Ok(());
+        }
+        Err("block copies are not implemented by the scripted worker".to_owned())
+    }
+
+    fn store_tokens(&mut self, step: &Step) -> Result<(), String> {
+        let slots = step.slice::<i64>("slots");
+        let positions = step.slice::<i32>("positions");
+        let starts = step.slice::<i32>("query_starts");
+        for (index, row) in step.slice::<i32>("rows").iter().enumerate() {
+            for token in starts[index] as usize..starts[index + 1] as usize {
+                let expected = self.slot(*row, positions[token] as usize)?;
+                if slots[token] != expected as i64 || slots[token] < self.block_size as i64 {
+                    return Err(format!(
+                        "token {token} of row {row}: slot {} at position {}, the block table says {expected}",
+                        slots[token], positions[token]
+                    ));
+                }
+                self.kv[expected] = step.slice::<i32>("token_ids")[token].cast_unsigned();
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&self, row: i32, position: usize) -> Result<usize, String> {
+        let place = position / self.block_size;
+        let block = (place < self.table_length)
+            .then(|| self.tables.get(row as usize * self.table_length + place))
+            .flatten()
+            .ok_or_else(|| format!("row {row} has no position {position}"))?;
+        let slot = *block as usize * self.block_size + position % self.block_size;
+        if slot < self.kv.len() {
+            return Ok(slot);
+        }
+        Err(format!(
+            "row {row} names block {block}, the pool has {}",
+            self.options.num_blocks
+        ))
+    }
+
+    /// The next id of sampling row `row`, from the prefix that its token row has in KV.
+    fn hashed_id(&self, step: &Step, row: usize) -> Result<u32, String> {
+        let token = step.slice::<i32>("sampling_tokens")[row] as usize;
+        let state_row = step.slice::<i32>("sampling_rows")[row];
+        let length = step.slice::<i32>("positions")[token] as usize + 1;
+        let mut prefix = Vec::with_capacity(length * 4);
+        for position in 0..length {
+            let id = self.kv[self.slot(state_row, position)?];
+            if id == POISON {
+                return Err(format!(
+                    "row {state_row} reads position {position}, which was never written"
+                ));
+            }
+            prefix.extend_from_slice(&id.to_le_bytes());
+        }
+        Ok(next_id(&prefix, self.vocabulary, &self.skipped))
+    }
+}
+
+/// `xxh3_64(prefix)` modulo the vocabulary, stepped over skipped ids.
+fn next_id(prefix: &[u8], vocabulary: u32, skipped: &HashSet<u32>) -> u32 {
+    let mut id = (xxh3_64(prefix) % u64::from(vocabulary)) as u32;
+    while skipped.contains(&id) {
+        id = (id + 1) % vocabulary;
+    }
+    id
+}
+
+fn scripted_id(script: &[Vec<u32>], (submission, index): (u64, u32), eos: u32) -> u32 {
+    let line = &script[(submission % script.len() as u64) as usize];
+    line.get(index as usize).copied().unwrap_or(eos)
 }
