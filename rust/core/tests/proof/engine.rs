@@ -25,6 +25,14 @@ pub(crate) fn small() -> CoreConfig {
     }
 }
 
+/// As [`small`] with `blocks` blocks to use.
+pub(crate) fn pool_of(blocks: u32) -> CoreConfig {
+    CoreConfig {
+        num_blocks: blocks + 1,
+        ..small()
+    }
+}
+
 /// A prompt that shares no block with the prompt of another `seed`.
 pub(crate) fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32)

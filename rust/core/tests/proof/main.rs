@@ -4,6 +4,7 @@
 //! reads back through its own block tables; a naive model says what the outside must see. Random
 //! histories, an exhaustive search over interleavings and named cases drive the real core with both.
 
+mod aborts;
 mod engine;
 mod entry;
 mod history;
@@ -19,4 +20,5 @@ mod scheduling;
 mod search;
 mod submission;
 mod worker;
+mod worker_loss;
 mod world;

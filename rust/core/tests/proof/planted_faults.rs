@@ -4,17 +4,18 @@ use std::io::Write;
 
 use diptych_core::{CoreConfig, Fault};
 
-use crate::interleavings::scenario;
+use crate::interleavings::{Disturbances, scenario};
 use crate::search::{Broken, Scenario, search};
 
 fn find(fault: Fault, overlap_depth: u8) -> Broken {
-    let healthy = scenario(overlap_depth);
+    let healthy = scenario(overlap_depth, Disturbances::AbortAndLoss);
     let scenario = Scenario {
         config: CoreConfig {
             fault: Some(fault),
             ..healthy.config.clone()
         },
         inspect: false,
+        drain: false,
         ..healthy
     };
     let broken = match search(&scenario) {

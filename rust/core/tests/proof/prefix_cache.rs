@@ -2,7 +2,7 @@
 
 use diptych_core::{CoreConfig, FinishReason, HashMode, Request};
 
-use crate::engine::{Engine, prompt, request, small};
+use crate::engine::{Engine, pool_of, prompt, request, small};
 use crate::operation::Operation;
 use crate::worker::Misbehaviour;
 
@@ -10,13 +10,6 @@ fn roomy() -> CoreConfig {
     CoreConfig {
         num_blocks: 256,
         max_model_len: 256,
-        ..small()
-    }
-}
-
-fn pool_of(blocks: u32) -> CoreConfig {
-    CoreConfig {
-        num_blocks: blocks + 1,
         ..small()
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Scenario {
     pub(crate) misbehaviours: u8,
     /// Whether the core's own `check_all` takes part.
     pub(crate) inspect: bool,
+    /// Whether some states are also drained: from there everything must end.
+    pub(crate) drain: bool,
     /// States after which the search stops.
     pub(crate) limit: usize,
 }
@@ -116,7 +118,6 @@ impl State {
     }
 }
 
-/// Every `DRAIN_EVERY`th state is also drained: from there everything must end.
 const DRAIN_EVERY: usize = 61;
 
 struct Search<'a> {
@@ -192,7 +193,7 @@ impl Search<'_> {
                 "invariant 32: deadlock with open requests".into(),
             ));
         }
-        if number.is_multiple_of(DRAIN_EVERY) {
+        if self.scenario.drain && number.is_multiple_of(DRAIN_EVERY) {
             let mut world = state.world.clone();
             if let Err(message) = world.drain() {
                 return Err(self.broken(number, None, format!("while draining: {message}")));

@@ -1,7 +1,7 @@
 //! The real core between a ghost worker, a text side and a naive model: applies one operation at a
 //! time and judges everything that comes back.
 
-use std::hash::{DefaultHasher, Hasher};
+mod judge;
 
 use diptych_core::{
     Core, CoreConfig, Error, Event, FinishReason, Request, RowStatus, StepPlan, StepResult,
@@ -313,107 +313,5 @@ impl World {
                 "invariant 18: events {events:?}, expected {expected:?}"
             ))
         }
-    }
-
-    /// Invariant 30: an idle core has nothing that could run.
-    fn check_idle(&self) -> Checked {
-        let open = self.model.open().count();
-        let blocked = self
-            .model
-            .open()
-            .any(|entry| entry.cached.is_some() && entry.past_window());
-        if open == 0 || blocked {
-            Ok(())
-        } else {
-            Err(format!(
-                "invariant 30: {open} open requests and nothing is planned"
-            ))
-        }
-    }
-
-    /// Invariant 31: a decoding request is in the plan unless something that is named here forbids it.
-    fn check_no_stall(&self, plan: Option<&StepPlan>) -> Checked {
-        let stats = self.core.stats();
-        let full_pool = stats.used_blocks == stats.blocks;
-        for entry in self.model.open().filter(|entry| entry.decoding) {
-            let submission = entry.submission();
-            let planned = plan
-                .is_some_and(|plan| plan.sampling.iter().any(|row| row.submission == submission));
-            let known = entry.request.prompt.len() as u32 + entry.committed + entry.in_flight;
-            let needs_block = (known - 1).is_multiple_of(self.config.block_size);
-            let exempt = entry.committed + entry.in_flight >= entry.request.max_tokens
-                || entry.past_window()
-                || entry.penalised()
-                || !entry.request.sampling.logit_bias.is_empty()
-                || (needs_block && full_pool)
-                || self.worker.refused(submission);
-            if !planned && !exempt {
-                return Err(format!(
-                    "invariant 31: decoding {submission} is not in the plan"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Invariants 1 to 16 from inside, and the books from outside.
-    fn check(&self) -> Checked {
-        if self.inspect {
-            self.core.check_all()?;
-        }
-        let stats = self.core.stats();
-        let open = self.model.open().count() as u32;
-        let books = stats.running + stats.waiting == open
-            && stats.generated == self.model.generated()
-            && stats.preemptions == self.model.preemptions
-            && (stats.prefix_queries, stats.prefix_hits) == self.model.lookups
-            && stats.blocks == self.config.num_blocks - 1
-            && stats.used_blocks + stats.cached_blocks <= stats.blocks;
-        // Invariant 1: an idle pool is whole.
-        let idle = open == 0 && self.worker.launched.is_empty();
-        if books && (!idle || stats.used_blocks == 0) {
-            Ok(())
-        } else {
-            Err(format!(
-                "{stats:?} with {open} open requests, lookups {:?}",
-                self.model.lookups
-            ))
-        }
-    }
-
-    /// Invariant 32: without arrivals everything ends in a bounded number of steps. Returns the steps.
-    pub(crate) fn drain(&mut self) -> Result<usize, String> {
-        let depth = usize::from(self.config.overlap_depth);
-        let total: usize = self
-            .model
-            .open()
-            .map(|entry| entry.request.prompt.len() + entry.request.max_tokens as usize)
-            .sum();
-        let bound = total * (depth + 2) + 32;
-        for step in 0..bound {
-            if self.model.open().next().is_none() && self.worker.launched.is_empty() {
-                return Ok(step);
-            }
-            for index in 0..self.model.entries.len() {
-                let entry = &self.model.entries[index];
-                if entry.stop_token.is_some() && entry.open() {
-                    self.acknowledge_to(index, entry.committed)?;
-                }
-            }
-            self.apply(&Operation::Plan(None))?;
-            if self.worker.launched.len() > depth || step % 2 == 0 {
-                self.apply(&Operation::Complete)?;
-            }
-        }
-        Err(format!("invariant 32: not finished after {bound} steps"))
-    }
-
-    pub(crate) fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.core.fingerprint(&mut hasher);
-        self.worker.fingerprint(&mut hasher);
-        self.model.fingerprint(&mut hasher);
-        hasher.write_u64(self.submissions);
-        hasher.finish()
     }
 }
