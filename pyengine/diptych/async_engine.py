@@ -165,9 +165,11 @@ class AsyncEngine:
             request = self._submit(handle, make_prompt(), params, record)
             mailbox = request[1]
             while True:
+                # Asked before taking: more may arrive, and the end with it, while the reader is busy with an output.
+                ended = mailbox.ended
                 for output in mailbox.take():
                     yield output
-                if mailbox.ended:
+                if ended:
                     break
                 await mailbox.wait()
             if (failure := mailbox.failure()) is not None or record.finish_reason == "abort":
