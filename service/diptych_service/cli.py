@@ -8,9 +8,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
-import diptych_core
 from diptych import AsyncEngine, hub
 from diptych.config_sources import FILE_VARIABLE
 from diptych.errors import DiptychError
@@ -73,7 +73,7 @@ def _pull(options: argparse.Namespace) -> int:
 
 def _version(_options: argparse.Namespace) -> int:
     print(f"diptych {__version__}")
-    print(f"diptych-core {diptych_core.__version__} ({diptych_core.build_profile})")
+    print(f"diptych-core {metadata.version('diptych-core')}")
     return 0
 
 

@@ -46,8 +46,7 @@ def _python_code_lines(source: str) -> set[int]:
 
 
 def python_functions(source: str) -> Iterator[Function]:
-    """Every function; `self` and `cls` are not parameters, and a docstring does not lengthen a function."""
-    code = _python_code_lines(source)
+    """Every function, from its `def` to its end; `self` and `cls` are not parameters."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             arguments = node.args
@@ -55,8 +54,7 @@ def python_functions(source: str) -> Iterator[Function]:
             count = len(named) - (named[:1] in (["self"], ["cls"]))
             count += (arguments.vararg is not None) + (arguments.kwarg is not None)
             end = node.end_lineno or node.lineno
-            length = sum(1 for line in range(node.lineno, end + 1) if line in code)
-            yield Function(node.name, node.lineno, length, count)
+            yield Function(node.name, node.lineno, end - node.lineno + 1, count)
 
 
 # A raw string, a string, a character that is no lifetime, a block comment or a line comment.
@@ -76,7 +74,7 @@ def blank_rust(source: str) -> str:
 
 
 def rust_functions(source: str) -> Iterator[Function]:
-    """Every function with a body; receivers are not parameters, and blank or comment lines do not count."""
+    """Every function with a body, from its `fn` to its end; receivers are not parameters."""
     text = blank_rust(source)
     for match in re.finditer(r"\bfn\s+(\w+)", text):
         opening = _after_generics(text, match.end())
@@ -88,7 +86,7 @@ def rust_functions(source: str) -> Iterator[Function]:
             continue
         end = _closing(text, body)
         line = text.count("\n", 0, match.start()) + 1
-        length = _count_filled(text[match.start() : end + 1])
+        length = text.count("\n", match.start(), end) + 1
         yield Function(match[1], line, length, _count_parameters(text[opening + 1 : closing]))
 
 
