@@ -8,13 +8,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 
 from diptych import AsyncEngine, hub
 from diptych.config_sources import FILE_VARIABLE
 from diptych.errors import DiptychError
-from diptych_service import __version__, otel, server, settings
+from diptych.versions import versions
+from diptych_service import otel, server, settings
 from diptych_service.config import LOG_LEVELS
 
 
@@ -72,8 +72,9 @@ def _pull(options: argparse.Namespace) -> int:
 
 
 def _version(_options: argparse.Namespace) -> int:
-    print(f"diptych {__version__}")
-    print(f"diptych-core {metadata.version('diptych-core')}")
+    found = versions()
+    print(f"diptych {found.diptych}")
+    print(f"diptych-core {found.diptych_core} ({found.build_profile})")
     return 0
 
 

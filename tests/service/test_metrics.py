@@ -35,11 +35,9 @@ def families(service: ServiceThread) -> dict[str, Any]:
 
 
 def value(service: ServiceThread, name: str, **labels: str) -> float:
-    (family,) = [family for key, family in families(service).items() if name.startswith(key)]
-    found = [
-        sample.value for sample in family.samples if sample.name == name and labels.items() <= sample.labels.items()
-    ]
-    return sum(found)
+    """The sum of the samples of that name with those labels."""
+    samples = [sample for family in families(service).values() for sample in family.samples]
+    return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
 
 
 def test_names_types_and_label(service: ServiceThread) -> None:

@@ -2,12 +2,9 @@
 
 import concurrent.futures
 import json
-import os
 import random
 import signal
-import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -168,64 +165,7 @@ def test_nothing_is_left_of_streams_whose_clients_disconnect(model_folder: Path)
             moments = [source.uniform(0.0, 1.0) if number % 2 else None for number in range(64)]
             list(pool.map(stream, range(64), moments))
         wait_until(idle)
-        wait_until(lambda: resources(service) == before, what=f"the resources {before}")
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DIPTYCH_", "OTEL_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "diptych_service", *arguments],
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def test_a_taken_port_is_told_before_anything_is_loaded(model_folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        ended = run("serve", "--model", str(model_folder), "--worker", "scripted", "--port", port)
-    assert ended.returncode == 2
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr and not ended.stdout
-    assert "Traceback" not in ended.stderr
-
-
-def test_a_missing_model_is_a_clear_line(tmp_path: Path) -> None:
-    ended = run("serve", "--model", str(tmp_path / "nothing"), "--port", "0")
-    assert ended.returncode == 1 and "nothing" in ended.stderr and "Traceback" not in ended.stderr
-
-
-def test_the_configuration_reads_back(model_folder: Path, tmp_path: Path) -> None:
-    first = run(
-        *("serve", "--model", str(model_folder), "--max-running", "7", "--no-prefix-cache", "--print-config"),
-        DIPTYCH_API_KEYS="one,two",
-        DIPTYCH_WRITE_TIMEOUT="5",
-    )
-    assert first.returncode == 0, first.stderr
-    assert "max_running = 7" in first.stdout and "prefix_cache = false" in first.stdout
-    assert "write_timeout = 5.0" in first.stdout and "one" not in first.stdout
-    file = tmp_path / "diptych.toml"
-    file.write_text(first.stdout)
-    second = run("serve", "--config", str(file), "--print-config")
-    settings = [line.partition("  #")[0] for line in first.stdout.splitlines() if not line.startswith("#")]
-    assert [line.partition("  #")[0] for line in second.stdout.splitlines() if not line.startswith("#")] == settings
-
-
-def test_every_problem_of_the_configuration_is_told_at_once(model_folder: Path) -> None:
-    ended = run(
-        *("serve", "--model", str(model_folder), "--block-size", "17", "--port", "x", "--log-level", "loud"),
-        DIPTYCH_MAX_RUNING="3",
-    )
-    assert ended.returncode == 2
-    for name in ("block_size", "port", "DIPTYCH_MAX_RUNING"):
-        assert name in ended.stderr
-
-
-def test_versions_name_both_distributions() -> None:
-    ended = run("version")
-    assert ended.returncode == 0 and ended.stdout.splitlines()[0].startswith("diptych ")
-    assert ended.stdout.splitlines()[1].startswith("diptych-core ")
+        wait_until(lambda: resources(service) == before, what=f"{before} instead of {resources(service)}")
 
 
 def test_the_ready_line_comes_with_a_command_that_works(model_folder: Path) -> None:
