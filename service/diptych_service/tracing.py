@@ -24,6 +24,8 @@ OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completio
 PROVIDER = "diptych"
 
 _SPAN = web.RequestKey("span", Span)
+# False where instrumentation of the host's opened the span: its name and its end are the host's affair.
+_OURS = web.RequestKey("span_is_ours", bool)
 
 
 @web.middleware
@@ -39,7 +41,7 @@ async def trace_requests(request: web.Request, handler: Handler) -> web.StreamRe
         tracer = trace.get_tracer("diptych_service", __version__)
         context = propagate.extract(request.headers)
         span, ours = tracer.start_span(operation, context=context, kind=SpanKind.SERVER), True
-    request[_SPAN] = span
+    request[_SPAN], request[_OURS] = span, ours
     if span.is_recording():
         span.set_attributes(_request_attributes(request, operation))
     try:
@@ -82,9 +84,9 @@ def span_for_sources(request: web.Request, num_sources: int, params: SamplingPar
 def name_model(request: web.Request, model: str, stream: bool) -> None:
     span = _recording(request)
     if span is not None:
-        operation = OPERATIONS[request.path]
         span.set_attributes({"gen_ai.request.model": model, "gen_ai.request.stream": stream})
-        span.update_name(f"{operation} {model}")
+        if request[_OURS]:
+            span.update_name(f"{OPERATIONS[request.path]} {model}")
 
 
 def name_response(request: web.Request, response_id: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
+from aiohttp.typedefs import Handler
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -14,6 +16,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from raw_client import RawClient
 from service_rig import ServiceThread, wait_until
+
+from diptych import AsyncEngine, EngineConfig
+from diptych_service import create_app
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -124,6 +129,36 @@ def test_several_prompts_are_children_of_one_server_span(traced: Traced) -> None
     assert server.kind is SpanKind.SERVER and [child.kind for child in children] == [SpanKind.INTERNAL] * 2
     assert {child.parent.span_id for child in children if child.parent} == {server.context.span_id}
     assert dict(server.attributes or {})["gen_ai.usage.output_tokens"] == 6
+
+
+async def test_a_server_span_of_the_hosts_instrumentation_is_used(model_folder: Path) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("instrumentation")
+
+    @web.middleware
+    async def instrument(request: web.Request, handler: Handler) -> web.StreamResponse:
+        with tracer.start_as_current_span("POST /v1", kind=SpanKind.SERVER):
+            return await handler(request)
+
+    engine = AsyncEngine(
+        EngineConfig(model=str(model_folder), worker="scripted", max_running=4), tracer_provider=provider
+    )
+    async with engine:
+        app = create_app(engine)
+        # As instrumentation of aiohttp does.
+        app.middlewares.insert(0, instrument)
+        runner = web.AppRunner(app, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with httpx.AsyncClient() as client:
+            await client.post(url + CHAT, json=BODY)
+        await runner.cleanup()
+    span = only_span(exporter)
+    assert span.name == "POST /v1" and dict(span.attributes or {})["gen_ai.usage.output_tokens"] == 4
+    provider.shutdown()
 
 
 def test_probes_and_models_have_no_span(traced: Traced) -> None:
