@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from diptych import SamplingParams
 from diptych_service.errors import BadRequest
@@ -60,17 +60,15 @@ def prompts_of(prompt: str | list[str | int | list[int]]) -> list[str | list[int
         return [prompt]
     if not prompt:
         raise _bad_prompt("The prompt is an empty list.")
-    if all(isinstance(part, int) for part in prompt):
-        return [[part for part in prompt if isinstance(part, int)]]
+    # By type and without a copy: a list of ids may be long, and the event loop waits for this.
+    kinds = set(map(type, prompt))
+    if kinds == {int}:
+        return [cast("list[int]", prompt)]
+    if kinds != {str} and kinds != {list}:
+        raise _bad_prompt("A list of prompts must hold only texts, only token ids, or only lists of token ids.")
     if len(prompt) > MAX_PROMPTS:
         raise _bad_prompt(f"There are {len(prompt)} prompts; at most {MAX_PROMPTS} are taken at once.")
-    texts = [part for part in prompt if isinstance(part, str)]
-    lists = [part for part in prompt if isinstance(part, list)]
-    if len(texts) == len(prompt):
-        return list(texts)
-    if len(lists) == len(prompt):
-        return list(lists)
-    raise _bad_prompt("A list of prompts must hold only texts, only token ids, or only lists of token ids.")
+    return cast("list[str | list[int]]", prompt)
 
 
 def _bad_prompt(message: str) -> BadRequest:
