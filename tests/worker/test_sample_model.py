@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from worker_rig import Schedule, greedy_oracle, start_runner
+
 from diptych.errors import ModelError
 from diptych.hub.pull import pull
-from worker_rig import Schedule, greedy_oracle, start_runner
 
 PROMPTS = [
     "What is the capital of France?",
