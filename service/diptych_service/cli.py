@@ -10,6 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp.web import RequestPayloadError
+
 from diptych import AsyncEngine, hub
 from diptych.config_sources import FILE_VARIABLE
 from diptych.errors import DiptychError
@@ -100,7 +103,14 @@ def _has_chat_template(folder: Path) -> bool:
     return configuration.exists() and '"chat_template"' in configuration.read_text(encoding="utf-8")
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for aiohttp's tracebacks of requests that are no HTTP: anybody could fill the log with them."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, BadHttpMessage | RequestPayloadError)
+
+
 def _log_to_stderr(level: int) -> None:
+    logging.getLogger("aiohttp.server").addFilter(_is_news)
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )

@@ -84,6 +84,11 @@ def from_exception(error: Exception) -> ApiError:
         return _from_engine(error)
     if isinstance(error, web.HTTPException):
         return _from_http(error)
+    if isinstance(error, web.RequestPayloadError):
+        message = "The body cannot be read: its transfer or content encoding is broken."
+        return ApiError(400, message, code="invalid_body", headers={"Connection": "close"})
+    if isinstance(error, ConnectionError):
+        return ApiError(400, "The client disconnected.", code="aborted", headers={"Connection": "close"})
     logger.error("unexpected error while serving a request", exc_info=error)
     return ApiError(500, "Internal error: the service's log has the details.", code="internal_error")
 

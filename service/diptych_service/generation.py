@@ -172,24 +172,29 @@ class Stream:
 
     async def run(self, sources: Sequence[Source]) -> web.StreamResponse:
         try:
-            tail = await self._generate(sources)
-        except asyncio.CancelledError:
-            if not self._request.app[LIFECYCLE].was_interrupted():
-                raise
-            tail = self._failed(shutting_down())
+            tail = await self._to_the_end(sources)
+            self._watch.wrote(self._request.transport, len(tail))
+            # The last frames and the end of the body leave together: some clients wait for the end.
+            await self._response.write_eof(tail)
         except ConnectionError:
             # Between the peer's reset and the handler's cancellation a write already fails.
             tracing.record_disconnect(self._request)
-            return self._response
-        except Exception as error:
-            tail = self._failed(from_exception(error))
-        self._watch.wrote(self._request.transport, len(tail))
-        # The last frames and the end of the body leave together: some clients wait for the end.
-        await self._response.write_eof(tail)
         return self._response
 
+    async def _to_the_end(self, sources: Sequence[Source]) -> bytes:
+        """Stream everything but the last write, which is returned: the end, or the error that came instead."""
+        try:
+            return await self._generate(sources)
+        except asyncio.CancelledError:
+            if not self._request.app[LIFECYCLE].was_interrupted():
+                raise
+            return self._failed(shutting_down())
+        except ConnectionError:
+            raise
+        except Exception as error:
+            return self._failed(from_exception(error))
+
     async def _generate(self, sources: Sequence[Source]) -> bytes:
-        """Stream everything but the last write, which is returned."""
         chunks = self._chunks
         unwritten: list[bytes] = []
         async with Merge(sources) as outputs:

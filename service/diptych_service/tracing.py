@@ -55,7 +55,7 @@ async def trace_requests(request: web.Request, handler: Handler) -> web.StreamRe
 async def _outcome(request: web.Request, handler: Handler, span: Span) -> web.StreamResponse:
     try:
         response = await handler(request)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, ConnectionError):
         record_disconnect(request)
         raise
     except Exception as error:

@@ -1,6 +1,7 @@
 """Requests that must be answered with a 4xx in the shape clients know, and leave the engine as it was."""
 
 import concurrent.futures
+import gzip
 import json
 import random
 from typing import Any
@@ -201,6 +202,17 @@ def test_keys_and_body_size(model_folder: Any) -> None:
             assert httpx.get(service.url + open_path).status_code == 200
         large = BASE[PATHS[0]] | {"prompt": "x" * 5000}
         assert error_of(post(service, PATHS[0], large, headers=headers), 413)["code"] == "request_too_large"
+
+
+def test_broken_encodings_of_a_body_are_refused(service: ServiceThread) -> None:
+    body = json.dumps(BASE[PATHS[0]]).encode()
+    compressed = gzip.compress(body)
+    assert post(service, PATHS[0], compressed, headers={"Content-Encoding": "gzip"}).status_code == 200
+    with RawClient(service.port) as client:
+        status, content = client.post(PATHS[0], body, {"Content-Encoding": "gzip"}).read_response()
+    assert status == 400 and json.loads(content)["error"]["code"] == "invalid_body"
+    bomb = gzip.compress(b'{"prompt":"' + b"a" * 40_000_000 + b'"}')
+    assert error_of(post(service, PATHS[0], bomb, headers={"Content-Encoding": "gzip"}), 413)
 
 
 def test_a_refused_stream_has_a_status_of_its_own(service: ServiceThread) -> None:
