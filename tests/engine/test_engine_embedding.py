@@ -27,7 +27,8 @@ def descriptors():
     return sorted(links)
 
 def shared_memory():
-    return sorted(line.split()[-1] for line in open("/proc/self/maps") if "memfd" in line or "/dev/shm" in line)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted(line.split()[-1] for line in lines if "memfd" in line or "/dev/shm" in line)
 
 def threads():
     return sorted(Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task"))

@@ -124,8 +124,8 @@ async def test_chat_is_rendered_by_the_models_template(folder: Path, oracle: Has
         params = SamplingParams(max_tokens=3, return_prompt_ids=True)
         messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
         outputs = [output async for output in engine.chat(messages, params)]
-        with pytest.raises(errors.TemplateError):
-            await anext(engine.chat([{"content": 3}], params))
+        with pytest.raises(errors.InvalidPromptError, match="role"):
+            await anext(engine.chat([{"content": "hi"}], params))
     rendered = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert outputs[0].prompt_ids == oracle.encode(rendered)
     assert [token for output in outputs for token in output.token_ids] == oracle.continuation(
