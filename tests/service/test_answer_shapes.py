@@ -3,11 +3,10 @@
 import json
 from typing import Any
 
-import httpx
 import pytest
 import requests
 from raw_client import RawClient, events
-from service_rig import ServiceThread
+from service_rig import CLIENT, ServiceThread
 from tiny_folder import HashOracle
 
 PATHS = ["/v1/completions", "/v1/chat/completions"]
@@ -27,7 +26,7 @@ def stream(service: ServiceThread, path: str, **fields: Any) -> list[Any]:
 
 
 def whole(service: ServiceThread, path: str, **fields: Any) -> dict[str, Any]:
-    response = httpx.post(service.url + path, json=body_for(path, **fields), timeout=20)
+    response = CLIENT.post(service.url + path, json=body_for(path, **fields), timeout=20)
     assert response.status_code == 200, response.text
     result: dict[str, Any] = response.json()
     return result
@@ -187,15 +186,15 @@ def test_a_stop_string_ends_the_text_before_it(service: ServiceThread) -> None:
 def test_continuing_the_last_message_renders_no_new_turn(service: ServiceThread, oracle: HashOracle) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]
     body = {"messages": messages, "continue_final_message": True, "return_token_ids": True, "max_tokens": 1}
-    answer = httpx.post(service.url + PATHS[1], json=body).json()
+    answer = CLIENT.post(service.url + PATHS[1], json=body).json()
     rendered = oracle.tokenizer.decode(answer["prompt_token_ids"], skip_special_tokens=False)
     assert rendered.endswith("<|im_start|>assistant\nWell")
-    refused = httpx.post(service.url + PATHS[1], json={**body, "add_generation_prompt": True})
+    refused = CLIENT.post(service.url + PATHS[1], json={**body, "add_generation_prompt": True})
     assert refused.status_code == 400
 
 
 def test_headers_of_a_stream(service: ServiceThread) -> None:
-    with httpx.stream(
+    with CLIENT.stream(
         "POST",
         service.url + PATHS[1],
         json=body_for(PATHS[1], stream=True, user="me"),
@@ -213,7 +212,7 @@ def test_line_ends_in_text_split_no_event(model_folder: Any, oracle: HashOracle)
     ids = oracle.encode(text)
     with ServiceThread(model_folder, script=[ids]) as service:
         body = body_for(PATHS[1], stream=True, max_tokens=200)
-        with httpx.stream("POST", service.url + PATHS[1], json=body) as response:
+        with CLIENT.stream("POST", service.url + PATHS[1], json=body) as response:
             by_httpx = [line for line in response.iter_lines() if line]
         by_requests = [
             line.decode("utf-8")

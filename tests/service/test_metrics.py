@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from raw_client import RawClient
-from service_rig import ServiceThread
+from service_rig import CLIENT, ServiceThread
 
 PATH = "/v1/completions"
 NAMES = {
@@ -30,7 +29,7 @@ NAMES = {
 
 
 def families(service: ServiceThread) -> dict[str, Any]:
-    text = httpx.get(service.url + "/metrics").text
+    text = CLIENT.get(service.url + "/metrics").text
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -52,7 +51,7 @@ def test_names_types_and_label(service: ServiceThread) -> None:
 
 
 def test_openmetrics_is_served_to_those_who_ask(service: ServiceThread) -> None:
-    response = httpx.get(service.url + "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    response = CLIENT.get(service.url + "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     assert response.text.endswith("# EOF\n")
 
@@ -69,7 +68,7 @@ def test_every_request_is_counted_once(model_folder: Path) -> None:
                 client.post(PATH, {"prompt": f"left {number}", "max_tokens": 1500, "stream": True})
                 client.read_until(b"data: ")
         for _ in range(4):
-            assert httpx.post(service.url + PATH, json={"prompt": "long", "max_tokens": 10**6}).status_code == 400
+            assert CLIENT.post(service.url + PATH, json={"prompt": "long", "max_tokens": 10**6}).status_code == 400
         service.wait_idle()
         finished = value(service, "diptych_requests_total", reason="length")
         stopped = value(service, "diptych_requests_total", reason="stop")
@@ -100,6 +99,6 @@ def test_broken_metrics_do_not_stop_the_service(service: ServiceThread, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(service.engine, "stats", broken)
-        assert httpx.get(service.url + "/metrics").status_code == 500
+        assert CLIENT.get(service.url + "/metrics").status_code == 500
         assert service.complete("still here", 2)["usage"]["completion_tokens"] == 2
-    assert httpx.get(service.url + "/metrics").status_code == 200
+    assert CLIENT.get(service.url + "/metrics").status_code == 200

@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from oteltap import OtelTapHttpProtobufReceiver, OtelTapHttpProtobufReceiverSettings
 from raw_client import RawClient
-from service_rig import ServiceProcess
+from service_rig import CLIENT, ServiceProcess
 
 PATH = "/v1/completions"
 
@@ -28,12 +27,12 @@ def attributes_of(span: Span) -> dict[str, Any]:
 
 def requests_of_every_fate(url: str, port: int) -> None:
     for number in range(3):
-        assert httpx.post(url + PATH, json={"prompt": f"finished {number}", "max_tokens": 3}).status_code == 200
+        assert CLIENT.post(url + PATH, json={"prompt": f"finished {number}", "max_tokens": 3}).status_code == 200
     for number in range(2):
         with RawClient(port) as client:
             client.post(PATH, {"prompt": f"left {number}", "max_tokens": 1500, "stream": True}).read_until(b"data: ")
-    assert httpx.post(url + PATH, json={"prompt": "a", "max_tokens": 10**6}).status_code == 400
-    assert httpx.post(url + PATH, content=b"{").status_code == 400
+    assert CLIENT.post(url + PATH, json={"prompt": "a", "max_tokens": 10**6}).status_code == 400
+    assert CLIENT.post(url + PATH, content=b"{").status_code == 400
 
 
 async def test_the_receiver_gets_one_complete_span_per_request(model_folder: Path) -> None:
@@ -73,7 +72,7 @@ def seconds_to_end(model_folder: Path, endpoint: str) -> float:
     with ServiceProcess(model_folder, environment=environment) as service:
         for number in range(5):
             begun = time.monotonic()
-            assert httpx.post(service.url + PATH, json={"prompt": f"p{number}", "max_tokens": 2}).status_code == 200
+            assert CLIENT.post(service.url + PATH, json={"prompt": f"p{number}", "max_tokens": 2}).status_code == 200
             assert time.monotonic() - begun < 2.0
         begun = time.monotonic()
         service.send(signal.SIGTERM)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 from raw_client import RawClient, events
-from service_rig import ServiceThread, wait_until
+from service_rig import CLIENT, ServiceThread, wait_until
 
 PATH = "/v1/completions"
 
@@ -18,7 +18,7 @@ def test_a_full_queue_refuses_at_once_and_recovers(model_folder: Path) -> None:
         def ask(number: int) -> tuple[int, float, httpx.Response]:
             begun = time.monotonic()
             body = {"prompt": f"request {number}", "max_tokens": 20, "stream": number % 2 == 0}
-            response = httpx.post(service.url + PATH, json=body, timeout=60)
+            response = CLIENT.post(service.url + PATH, json=body)
             return response.status_code, time.monotonic() - begun, response
 
         with concurrent.futures.ThreadPoolExecutor(100) as pool:

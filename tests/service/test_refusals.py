@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from raw_client import RawClient, events
-from service_rig import ServiceThread
+from service_rig import CLIENT, ServiceThread
 from tiny_folder import MAX_MODEL_LEN, HashOracle
 
 PATHS = ["/v1/completions", "/v1/chat/completions"]
@@ -28,7 +28,7 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
 
 def post(service: ServiceThread, path: str, body: Any, **options: Any) -> httpx.Response:
     raw = body if isinstance(body, bytes | str) else json.dumps(body)
-    return httpx.post(service.url + path, content=raw, timeout=20, **options)
+    return CLIENT.post(service.url + path, content=raw, **options)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -76,7 +76,7 @@ def test_no_mutated_body_is_a_server_error(service: ServiceThread, path: str) ->
     values: list[Any] = [None, True, 0, -1, 1.5, "", "x", [], ["x"], [1], {}, {"x": 1}, 2**70, [[]], [None]]
     names = [*BASE[path], "model", "stream", "stream_options", "temperature", "top_k", "seed", "stop", "stop_token_ids"]
     names += ["logit_bias", "n", "tools", "response_format", "logprobs", "chat_template_kwargs", "user", "echo", "what"]
-    with httpx.Client(base_url=service.url, timeout=20) as client:
+    with httpx.Client(base_url=service.url) as client:
         for _ in range(300):
             body = BASE[path] | {source.choice(names): source.choice(values) for _ in range(source.choice((1, 1, 2)))}
             response = client.post(path, content=json.dumps(body))
@@ -157,13 +157,13 @@ def test_an_unknown_model_is_a_404_and_none_is_fine(service: ServiceThread) -> N
         assert error_of(post(service, path, BASE[path] | {"model": "x"}), 404)["code"] == "model_not_found"
         for model in (service.model, None):
             assert post(service, path, BASE[path] | {"model": model}).status_code == 200
-    assert error_of(httpx.get(service.url + "/v1/models/a/b"), 404)["code"] == "model_not_found"
-    assert httpx.get(f"{service.url}/v1/models/{service.model}").json()["id"] == service.model
+    assert error_of(CLIENT.get(service.url + "/v1/models/a/b"), 404)["code"] == "model_not_found"
+    assert CLIENT.get(f"{service.url}/v1/models/{service.model}").json()["id"] == service.model
 
 
 def test_unknown_paths_and_methods(service: ServiceThread) -> None:
-    assert error_of(httpx.get(service.url + "/nothing"), 404)["type"] == "not_found_error"
-    response = httpx.get(service.url + PATHS[0])
+    assert error_of(CLIENT.get(service.url + "/nothing"), 404)["type"] == "not_found_error"
+    response = CLIENT.get(service.url + PATHS[0])
     assert error_of(response, 405)["code"] == "method_not_allowed" and response.headers["allow"] == "POST"
 
 
@@ -172,7 +172,7 @@ def test_a_client_id_is_only_echoed(service: ServiceThread, oracle: HashOracle) 
 
     def ask(prompt: str) -> list[int]:
         body = {"prompt": prompt, "max_tokens": 10, "return_token_ids": True, "request_id": "same"}
-        response = httpx.post(service.url + PATHS[0], json=body, headers={"X-Request-Id": "same"}, timeout=20)
+        response = CLIENT.post(service.url + PATHS[0], json=body, headers={"X-Request-Id": "same"})
         assert response.headers["x-request-id"] == "same"
         ids: list[int] = response.json()["choices"][0]["token_ids"]
         return ids
@@ -184,7 +184,7 @@ def test_a_client_id_is_only_echoed(service: ServiceThread, oracle: HashOracle) 
 
 def test_bad_request_ids_are_replaced(service: ServiceThread) -> None:
     for bad in ("x" * 300, "a b", "\u00e9"):
-        response = httpx.get(service.url + "/livez", headers={"X-Request-Id": bad.encode()})
+        response = CLIENT.get(service.url + "/livez", headers={"X-Request-Id": bad.encode()})
         assert response.headers["x-request-id"] not in ("", bad)
 
 
@@ -194,12 +194,12 @@ def test_keys_and_body_size(model_folder: Any) -> None:
             headers = {"Authorization": header} if header is not None else {}
             response = post(service, PATHS[0], BASE[PATHS[0]], headers=headers)
             assert error_of(response, 401)["type"] == "authentication_error"
-        assert error_of(httpx.get(service.url + "/v1/models"), 401)["code"] == "invalid_api_key"
+        assert error_of(CLIENT.get(service.url + "/v1/models"), 401)["code"] == "invalid_api_key"
         for key in ("first-key", "second-key"):
             headers = {"Authorization": f"Bearer {key}"}
             assert post(service, PATHS[0], BASE[PATHS[0]], headers=headers).status_code == 200
         for open_path in ("/health", "/livez", "/readyz", "/metrics"):
-            assert httpx.get(service.url + open_path).status_code == 200
+            assert CLIENT.get(service.url + open_path).status_code == 200
         large = BASE[PATHS[0]] | {"prompt": "x" * 5000}
         assert error_of(post(service, PATHS[0], large, headers=headers), 413)["code"] == "request_too_large"
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from raw_client import RawClient
-from service_rig import ServiceThread, wait_until
+from service_rig import CLIENT, ServiceThread, wait_until
 
 from diptych import AsyncEngine, EngineConfig
 from diptych_service import create_app
@@ -51,7 +51,7 @@ Traced = tuple[ServiceThread, InMemorySpanExporter]
 def test_a_finished_request(traced: Traced) -> None:
     service, exporter = traced
     body = BODY | {"temperature": 0, "seed": 0}
-    response = httpx.post(service.url + CHAT, json=body, headers={"traceparent": PARENT})
+    response = CLIENT.post(service.url + CHAT, json=body, headers={"traceparent": PARENT})
     span = only_span(exporter)
     assert span.name == f"chat {service.model}" and span.kind is SpanKind.SERVER
     assert span.parent is not None and f"{span.parent.span_id:016x}" == PARENT.split("-")[2]
@@ -83,7 +83,7 @@ def test_a_finished_request(traced: Traced) -> None:
 
 def test_a_stream(traced: Traced) -> None:
     service, exporter = traced
-    httpx.post(service.url + CHAT, json=BODY | {"stream": True})
+    CLIENT.post(service.url + CHAT, json=BODY | {"stream": True})
     attributes = dict(only_span(exporter).attributes or {})
     assert attributes["gen_ai.request.stream"] is True and attributes["gen_ai.usage.output_tokens"] == 4
 
@@ -112,7 +112,7 @@ def test_a_request_whose_client_left(traced: Traced, stream: bool) -> None:
 )
 def test_a_refused_request(traced: Traced, body: str, status: int, kind: str) -> None:
     service, exporter = traced
-    assert httpx.post(service.url + CHAT, content=body).status_code == status
+    assert CLIENT.post(service.url + CHAT, content=body).status_code == status
     span = only_span(exporter)
     attributes = dict(span.attributes or {})
     assert attributes["error.type"] == kind and attributes["http.response.status_code"] == status
@@ -164,5 +164,5 @@ async def test_a_server_span_of_the_hosts_instrumentation_is_used(model_folder: 
 def test_probes_and_models_have_no_span(traced: Traced) -> None:
     service, exporter = traced
     for path in ("/health", "/metrics", "/v1/models", "/nothing"):
-        httpx.get(service.url + path)
+        CLIENT.get(service.url + path)
     assert not exporter.get_finished_spans()

@@ -2,10 +2,9 @@
 
 import sys
 
-import httpx
 import pytest
 from opentelemetry import trace
-from service_rig import ServiceThread
+from service_rig import CLIENT, ServiceThread
 
 from diptych.errors import ConfigError
 from diptych_service import otel
@@ -16,9 +15,9 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_without_a_provider_the_callers_context_is_handed_on(service: ServiceThread) -> None:
-    response = httpx.post(service.url + PATH, json=BODY, headers={"traceparent": PARENT})
+    response = CLIENT.post(service.url + PATH, json=BODY, headers={"traceparent": PARENT})
     assert response.headers["traceparent"] == PARENT
-    assert "traceparent" not in httpx.post(service.url + PATH, json=BODY).headers
+    assert "traceparent" not in CLIENT.post(service.url + PATH, json=BODY).headers
 
 
 def test_an_exporter_without_the_sdk_is_a_start_up_error(monkeypatch: pytest.MonkeyPatch) -> None:

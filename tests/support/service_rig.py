@@ -19,6 +19,9 @@ from diptych import AsyncEngine, EngineConfig
 from diptych_service import ServiceConfig, create_app
 from diptych_service.server import listen
 
+# A connection per request, as the services come and go; one client for all, as making one is slow.
+CLIENT = httpx.Client(timeout=60, verify=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
+
 SMALL = {"max_running": 64, "max_batched_tokens": 512}
 
 
@@ -81,7 +84,7 @@ class ServiceThread:
 
     def complete(self, prompt: Any, max_tokens: int = 8, **fields: Any) -> dict[str, Any]:
         body = {"prompt": prompt, "max_tokens": max_tokens, "return_token_ids": True, **fields}
-        response = httpx.post(f"{self.url}/v1/completions", json=body, timeout=30)
+        response = CLIENT.post(f"{self.url}/v1/completions", json=body, timeout=30)
         assert response.status_code == 200, response.text
         result: dict[str, Any] = response.json()
         return result
