@@ -194,7 +194,7 @@ def _toml_line(field: _Field, value: Any, origin: str | None, masked: bool) -> s
         return f"# {field.name} is {'set, and masked here' if value else 'not set'}{source}"
     if value is None:
         if field.default is None:
-            return f"# {field.name}: automatic or unbounded"
+            return f"# {field.name} is not set"
         return f'{field.name} = "none"{source}'
     return f"{field.name} = {_toml_value(value)}{source}"
 
