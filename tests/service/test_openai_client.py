@@ -1,5 +1,8 @@
 """The official client, as its users call it."""
 
+import asyncio
+from pathlib import Path
+
 import openai
 import pytest
 from service_rig import ServiceThread
@@ -37,6 +40,19 @@ async def test_the_asynchronous_client_with_its_stream_helper(service: ServiceTh
                     break
             snapshot = stream.current_completion_snapshot
         assert snapshot.choices[0].message.role == "assistant"
+
+
+def test_an_error_in_mid_stream_is_raised_after_the_text_before_it(model_folder: Path) -> None:
+    with ServiceThread(model_folder, script_step_ms=10.0) as service:
+        client = openai.OpenAI(base_url=service.url + "/v1", api_key="none", max_retries=0)
+        text = ""
+        with pytest.raises(openai.APIError, match="closed"), client:
+            for chunk in client.completions.create(model=service.model, prompt="Hi", max_tokens=1500, stream=True):
+                if not text:
+                    asyncio.run_coroutine_threadsafe(service.engine.close(), service.loop)
+                text += chunk.choices[0].text
+                assert chunk.choices[0].finish_reason is None
+        assert text
 
 
 def test_errors_reach_the_client_as_its_own_classes(service: ServiceThread) -> None:

@@ -47,7 +47,7 @@ def test_an_idle_service_ends_at_once(model_folder: Path, number: signal.Signals
 @pytest.mark.parametrize("to_group", [False, True])
 def test_open_streams_end_before_the_service_does(model_folder: Path, oracle: HashOracle, to_group: bool) -> None:
     with ServiceProcess(model_folder, "--script-step-ms", "20") as service, RawClient(service.port) as client:
-        client.post(PATH, STREAM | {"max_tokens": 100}).read_until(b"data: ")
+        client.post(PATH, STREAM | {"max_tokens": 60}).read_until(b"data: ")
         if to_group:
             service.send_to_group(signal.SIGINT)
         else:
@@ -58,7 +58,7 @@ def test_open_streams_end_before_the_service_does(model_folder: Path, oracle: Ha
         assert "retry-after" in refused.headers
         assert CLIENT.get(service.url + "/livez").status_code == 200
         _, content = client.read_response()
-        assert ids_of(content) == oracle.continuation(oracle.encode("A story"), 100)
+        assert ids_of(content) == oracle.continuation(oracle.encode("A story"), 60)
         assert service.wait() == 0, service.log
         assert "Traceback" not in service.log
 
