@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -20,13 +21,19 @@ def shown(value: object) -> str:
 def type_problems(struct: msgspec.Struct) -> dict[str, str]:
     """Field name to problem, for every field whose value has not its declared type (constructors do not check)."""
     problems = {}
-    for field in msgspec.structs.fields(struct):
-        value = getattr(struct, field.name)
+    for name, kind in _fields(type(struct)):
+        value = getattr(struct, name)
         try:
-            msgspec.convert(value, field.type)
+            msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            problems[field.name] = f"{field.name}={shown(value)}: {error}"
+            problems[name] = f"{name}={shown(value)}: {error}"
     return problems
+
+
+@cache
+def _fields(struct: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    """Names and types; kept, since msgspec evaluates all annotations anew each time and every request asks."""
+    return [(field.name, field.type) for field in msgspec.structs.fields(struct)]
 
 
 class Problems:
