@@ -21,9 +21,26 @@ pub(crate) struct HostArenas {
     result: SharedMemory,
     vocabulary: u32,
     words: Vec<u32>,
-    /// Checksums of the launched plans, in debug builds: nothing may change a plan before its step has retired.
-    shadows: VecDeque<u64>,
-    counts: VecDeque<[usize; Count::ALL.len()]>,
+    launched: VecDeque<Launched>,
+    launches: u64,
+    /// The step whose result each image held last.
+    results: Vec<u64>,
+}
+
+/// A step that was launched and has not retired.
+#[derive(Debug)]
+struct Launched {
+    step: u64,
+    image: usize,
+    counts: [usize; Count::ALL.len()],
+    /// Checksum of the plan, in debug builds: nothing may change a plan before its step has retired.
+    shadow: Option<u64>,
+}
+
+impl Launched {
+    fn rows(&self) -> usize {
+        self.counts[5]
+    }
 }
 
 /// What the result arena says about the oldest launched step.
@@ -68,8 +85,9 @@ impl HostArenas {
             result,
             vocabulary,
             words: Vec::new(),
-            shadows: VecDeque::new(),
-            counts: VecDeque::new(),
+            launched: VecDeque::new(),
+            launches: 0,
+            results: vec![0; copies],
         };
         Ok((arenas, [plan_fd, side_fd, result_fd]))
     }
@@ -96,22 +114,28 @@ impl HostArenas {
                 });
             }
         }
-        self.write_token_rows(plan);
-        self.write_sampling_rows(plan);
-        let side = self.layout.image(plan.step) * self.layout.side_bytes;
-        self.side.write(side, &plan.side);
-        self.publish(plan, counts);
-        if cfg!(debug_assertions) {
-            self.shadows.push_back(self.checksum(plan.step, &counts));
-            self.counts.push_back(counts);
-        }
+        let image = self.layout.image(self.launches);
+        self.launches += 1;
+        self.write_token_rows(image, plan);
+        self.write_sampling_rows(image, plan);
+        self.side.write(image * self.layout.side_bytes, &plan.side);
+        self.write_header(image, plan, counts);
+        self.launched.push_back(Launched {
+            step: plan.step,
+            image,
+            counts,
+            shadow: cfg!(debug_assertions).then(|| self.checksum(image, &counts)),
+        });
+        let published = self
+            .plan
+            .word(image * self.layout.plan_bytes, plan_word::PUBLISHED);
+        published.store(plan.step, Ordering::Release);
         Ok(())
     }
 
-    fn publish(&self, plan: &StepPlan, counts: [usize; Count::ALL.len()]) {
-        let image = self.layout.image(plan.step) * self.layout.plan_bytes;
+    fn write_header(&self, image: usize, plan: &StepPlan, counts: [usize; Count::ALL.len()]) {
         let set = |index, value| {
-            let word = self.plan.word(image, index);
+            let word = self.plan.word(image * self.layout.plan_bytes, index);
             word.store(value, Ordering::Relaxed);
         };
         set(plan_word::EPOCH, plan.epoch);
@@ -119,95 +143,127 @@ impl HostArenas {
         for (index, count) in counts.into_iter().enumerate() {
             set(plan_word::COUNTS + index, count as u64);
         }
-        let published = self.plan.word(image, plan_word::PUBLISHED);
-        published.store(plan.step, Ordering::Release);
     }
 
-    fn write_token_rows(&self, plan: &StepPlan) {
-        let step = plan.step;
-        self.write(step, "token_ids", &plan.token_ids);
-        self.write(step, "positions", &plan.positions);
-        self.write(step, "slots", &plan.slots);
-        self.write(step, "rows", &plan.rows);
-        self.write(step, "query_starts", &plan.query_starts);
-        self.write(step, "sequence_lengths", &plan.sequence_lengths);
-        self.write(step, "delta_rows", &plan.delta_rows);
-        self.write(step, "delta_starts", &plan.delta_starts);
-        self.write(step, "delta_counts", &plan.delta_counts);
-        self.write(step, "delta_blocks", &plan.delta_blocks);
-        self.write(step, "block_copies", plan.block_copies.as_flattened());
+    fn write_token_rows(&self, image: usize, plan: &StepPlan) {
+        self.write(image, "token_ids", &plan.token_ids);
+        self.write(image, "positions", &plan.positions);
+        self.write(image, "slots", &plan.slots);
+        self.write(image, "rows", &plan.rows);
+        self.write(image, "query_starts", &plan.query_starts);
+        self.write(image, "sequence_lengths", &plan.sequence_lengths);
+        self.write(image, "delta_rows", &plan.delta_rows);
+        self.write(image, "delta_starts", &plan.delta_starts);
+        self.write(image, "delta_counts", &plan.delta_counts);
+        self.write(image, "delta_blocks", &plan.delta_blocks);
+        self.write(image, "block_copies", plan.block_copies.as_flattened());
     }
 
-    fn write_sampling_rows(&self, plan: &StepPlan) {
+    fn write_sampling_rows(&self, image: usize, plan: &StepPlan) {
+        let rows = &plan.sampling;
         let offset = |offset: Option<u32>| offset.map_or(-1, u32::cast_signed);
-        self.each(plan, "sampling_tokens", |row| row.token.cast_signed());
-        self.each(plan, "sampling_rows", |row| row.row.cast_signed());
-        self.each(plan, "temperature", |row| row.temperature);
-        self.each(plan, "top_k", |row| row.top_k.cast_signed());
-        self.each(plan, "top_p", |row| row.top_p);
-        self.each(plan, "min_p", |row| row.min_p);
-        self.each(plan, "presence_penalty", |row| row.presence_penalty);
-        self.each(plan, "frequency_penalty", |row| row.frequency_penalty);
-        self.each(plan, "repetition_penalty", |row| row.repetition_penalty);
-        self.each(plan, "seed", |row| row.seed.cast_signed());
-        self.each(plan, "output_index", |row| row.output_index.cast_signed());
-        self.each(plan, "choice_index", |row| row.choice_index.cast_signed());
-        self.each(plan, "submission", |row| row.submission.cast_signed());
-        self.each(plan, "penalty_offset", |row| offset(row.penalty_offset));
-        self.each(plan, "bias_offset", |row| offset(row.bias_offset));
-        self.each(plan, "logprobs", |_| -1_i32);
+        self.each(image, rows, "sampling_tokens", |row| {
+            row.token.cast_signed()
+        });
+        self.each(image, rows, "sampling_rows", |row| row.row.cast_signed());
+        self.each(image, rows, "temperature", |row| row.temperature);
+        self.each(image, rows, "top_k", |row| row.top_k.cast_signed());
+        self.each(image, rows, "top_p", |row| row.top_p);
+        self.each(image, rows, "min_p", |row| row.min_p);
+        self.each(image, rows, "presence_penalty", |row| row.presence_penalty);
+        self.each(image, rows, "frequency_penalty", |row| {
+            row.frequency_penalty
+        });
+        self.each(image, rows, "repetition_penalty", |row| {
+            row.repetition_penalty
+        });
+        self.each(image, rows, "seed", |row| row.seed.cast_signed());
+        self.each(image, rows, "output_index", |row| {
+            row.output_index.cast_signed()
+        });
+        self.each(image, rows, "choice_index", |row| {
+            row.choice_index.cast_signed()
+        });
+        self.each(image, rows, "submission", |row| {
+            row.submission.cast_signed()
+        });
+        self.each(image, rows, "penalty_offset", |row| {
+            offset(row.penalty_offset)
+        });
+        self.each(image, rows, "bias_offset", |row| offset(row.bias_offset));
+        self.each(image, rows, "logprobs", |_| -1_i32);
     }
 
-    fn write<T: Plain>(&self, step: u64, name: &str, values: &[T]) {
+    fn write<T: Plain>(&self, image: usize, name: &str, values: &[T]) {
         self.plan
-            .write(self.offset(step, name, size_of::<T>()), values);
+            .write(self.offset(image, name, size_of::<T>()), values);
     }
 
-    fn each<T: Plain>(&self, plan: &StepPlan, name: &str, value: impl Fn(&SamplingRow) -> T) {
-        let offset = self.offset(plan.step, name, size_of::<T>());
-        self.plan
-            .write_each(offset, plan.sampling.iter().map(value));
+    fn each<T: Plain>(
+        &self,
+        image: usize,
+        rows: &[SamplingRow],
+        name: &str,
+        value: impl Fn(&SamplingRow) -> T,
+    ) {
+        let offset = self.offset(image, name, size_of::<T>());
+        self.plan.write_each(offset, rows.iter().map(value));
     }
 
-    fn offset(&self, step: u64, name: &str, item: usize) -> usize {
+    fn offset(&self, image: usize, name: &str, item: usize) -> usize {
         let Some(index) = field_index(name) else {
             unreachable!("no array is called {name}")
         };
         debug_assert_eq!(FIELDS[index].item.size(), item, "{name}");
-        self.layout.image(step) * self.layout.plan_bytes + self.layout.offsets[index]
+        image * self.layout.plan_bytes + self.layout.offsets[index]
     }
 
-    /// Looks for the result of `step`, which sampled `rows` rows; fills `into` with their outcomes.
+    /// Looks for the result of the oldest launched step, whose number comes back; fills `into` with its rows' outcomes.
     pub(crate) fn take_result(
         &mut self,
         epoch: u64,
-        step: u64,
-        rows: usize,
         into: &mut Vec<(RowStatus, u32)>,
-    ) -> Outcome {
-        let image = self.layout.image(step) * self.layout.result_bytes;
-        let published = self.result.word(image, result_word::PUBLISHED);
+    ) -> (u64, Outcome) {
+        let Some(oldest) = self.launched.front() else {
+            return (0, Outcome::Pending);
+        };
+        let (step, image) = (oldest.step, oldest.image);
+        let header = image * self.layout.result_bytes;
+        let published = self.result.word(header, result_word::PUBLISHED);
         let published = published.load(Ordering::Acquire);
+        if published == self.results[image] {
+            return (step, Outcome::Pending);
+        }
+        let outcome = self.outcome(epoch, published, into);
+        if outcome == Outcome::Rows {
+            self.results[image] = step;
+            self.launched.pop_front();
+        }
+        (step, outcome)
+    }
+
+    fn outcome(&mut self, epoch: u64, published: u64, into: &mut Vec<(RowStatus, u32)>) -> Outcome {
+        let oldest = &self.launched[0];
+        let (step, rows) = (oldest.step, oldest.rows());
         if published != step {
-            let previous = step.saturating_sub(self.layout.copies() as u64);
-            if published == previous || published == 0 {
-                return Outcome::Pending;
-            }
             return Outcome::Garbage(format!("it published step {published} instead of {step}"));
         }
-        let word = |index| self.result.word(image, index).load(Ordering::Relaxed);
+        let header = oldest.image * self.layout.result_bytes;
+        let word = |index| self.result.word(header, index).load(Ordering::Relaxed);
         let (result_epoch, error) = (word(result_word::EPOCH), word(result_word::ERROR));
         if result_epoch != epoch {
             return Outcome::Garbage(format!(
                 "its result of step {step} is of epoch {result_epoch}, not {epoch}"
             ));
         }
-        if let Some(changed) = self.check_shadow(step) {
-            return Outcome::Garbage(changed);
+        if let Some(shadow) = oldest.shadow
+            && shadow != self.checksum(oldest.image, &oldest.counts)
+        {
+            return Outcome::Garbage(format!("the plan of step {step} was changed in flight"));
         }
         match error {
-            0 => self.rows(image, step, rows, into),
-            1 => self.raised(image, step),
+            0 => self.rows(header, step, rows, into),
+            1 => self.raised(header, step),
             code => Outcome::Garbage(format!("its result of step {step} has error code {code}")),
         }
     }
@@ -265,16 +321,9 @@ impl HostArenas {
         }
     }
 
-    fn check_shadow(&mut self, step: u64) -> Option<String> {
-        let (expected, counts) = (self.shadows.pop_front()?, self.counts.pop_front()?);
-        let found = self.checksum(step, &counts);
-        (found != expected).then(|| format!("the plan of step {step} was changed in flight"))
-    }
-
     /// Over every used byte of a plan image and its side data.
-    fn checksum(&self, step: u64, counts: &[usize; Count::ALL.len()]) -> u64 {
+    fn checksum(&self, image: usize, counts: &[usize; Count::ALL.len()]) -> u64 {
         let layout = &self.layout;
-        let image = layout.image(step);
         let mut hasher = xxhash_rust::xxh3::Xxh3::new();
         for (index, field) in FIELDS.iter().enumerate() {
             let bytes = field.items(counts[field.count as usize]) * field.item.size();
@@ -286,7 +335,7 @@ impl HostArenas {
             };
             hasher.update(&part);
         }
-        let header = (0..plan_word::COUNTS + counts.len())
+        let header = (plan_word::EPOCH..plan_word::COUNTS + counts.len())
             .map(|index| self.plan.word(image * layout.plan_bytes, index));
         for word in header {
             hasher.update(&word.load(Ordering::Relaxed).to_ne_bytes());

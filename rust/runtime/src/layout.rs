@@ -292,9 +292,9 @@ impl Layout {
         self.capacities.copies as usize
     }
 
-    /// The image that step `step` uses.
-    pub(crate) fn image(&self, step: u64) -> usize {
-        (step % u64::from(self.capacities.copies)) as usize
+    /// The image that the `launch`-th launched step uses, counted from 0 in each incarnation of the worker.
+    pub(crate) fn image(&self, launch: u64) -> usize {
+        (launch % u64::from(self.capacities.copies)) as usize
     }
 }
 

@@ -120,27 +120,30 @@ pub(crate) fn longest_prompt(tokenizer: &Tokenizer, max_model_len: u32) -> usize
 /// The life of one thread of the pool.
 pub(crate) fn run_prompts(shared: &Shared, long: bool) {
     while let Some(job) = shared.prompts.next(long) {
-        if job.open.has_left_prompt() {
-            continue;
-        }
-        let open = Arc::clone(&job.open);
-        let outcome = catch_unwind(AssertUnwindSafe(|| prepare(shared, job)));
-        match outcome {
-            Ok(Ok(submission)) => shared.hand_to_core(submission),
-            Ok(Err(problem)) => shared.fail_prompt(&open, problem),
-            Err(_) => shared.fail_prompt(
-                &open,
-                Problem::new(
-                    FailureKind::EnginePanicked,
-                    "a bug in the engine made the tokenising of this prompt fail",
-                ),
-            ),
+        if !job.open.has_left_prompt() {
+            run_job(shared, job);
         }
     }
 }
 
+/// Turns a prompt into ids and hands the request on, or fails it.
+pub(crate) fn run_job(shared: &Shared, job: PromptJob) {
+    let open = Arc::clone(&job.open);
+    match catch_unwind(AssertUnwindSafe(|| prepare(shared, job))) {
+        Ok(Ok(submission)) => shared.hand_to_core(submission),
+        Ok(Err(problem)) => shared.fail_prompt(&open, problem),
+        Err(_) => shared.fail_prompt(
+            &open,
+            Problem::new(
+                FailureKind::EnginePanicked,
+                "a bug in the engine made the tokenising of this prompt fail",
+            ),
+        ),
+    }
+}
+
 /// Turns a job into what the engine thread needs.
-pub(crate) fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> {
+fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> {
     let params = &job.open.params;
     let prompt = token_ids(shared, job.prompt, params.add_special_tokens)?;
     let limits = &shared.options.limits;

@@ -1,6 +1,5 @@
 //! One incarnation of the worker as the host sees it: its arenas, its control socket and what it runs in.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,8 +24,6 @@ pub(super) struct Link {
     doorbell: EventFd,
     results: EventFd,
     body: Body,
-    /// Launched steps that have not retired, and how many rows they sample.
-    launched: VecDeque<(u64, usize)>,
 }
 
 /// What a worker runs in.
@@ -83,7 +80,6 @@ impl Link {
             doorbell,
             results,
             body,
-            launched: VecDeque::new(),
         };
         Ok((link, inline))
     }
@@ -140,21 +136,13 @@ impl Link {
     /// Publishes a plan and rings.
     pub(super) fn launch(&mut self, plan: &StepPlan) -> Result<(), Overflow> {
         self.arenas.write_plan(plan)?;
-        self.launched.push_back((plan.step, plan.sampling.len()));
         self.doorbell.raise();
         Ok(())
     }
 
     /// The result of the oldest launched step, with its number.
     pub(super) fn take_result(&mut self, into: &mut Vec<(RowStatus, u32)>) -> (u64, Outcome) {
-        let Some((step, rows)) = self.launched.front().copied() else {
-            return (0, Outcome::Pending);
-        };
-        let outcome = self.arenas.take_result(self.epoch, step, rows, into);
-        if outcome == Outcome::Rows {
-            self.launched.pop_front();
-        }
-        (step, outcome)
+        self.arenas.take_result(self.epoch, into)
     }
 
     /// To be called before looking for results, so that none is slept over.
@@ -178,6 +166,11 @@ impl Link {
                 os::poll_readable(&[self.control.as_fd()], Some(timeout))[0]
             }
         }
+    }
+
+    /// Whether it is a process that has ended.
+    pub(super) fn process_has_ended(&self) -> bool {
+        matches!(&self.body, Body::Process(process) if process.ended_within(Duration::ZERO))
     }
 
     /// Whether a worker that was asked to leave did so before `deadline`.

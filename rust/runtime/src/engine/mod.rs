@@ -20,7 +20,7 @@ use crate::frame::FailureKind;
 use crate::layout::Capacities;
 use crate::options::{EngineOptions, WorkerKind};
 use crate::params::Params;
-use crate::prompts::{PromptJob, longest_prompt, prepare, run_prompts};
+use crate::prompts::{PromptJob, longest_prompt, run_job, run_prompts};
 use crate::shared::{Command, Owner, Problem, Shared, Slot, TextMessage, Texts, lock};
 use crate::text::run_text;
 use crate::worker::{Port, PortError};
@@ -166,10 +166,7 @@ impl Engine {
             prompt,
         };
         if is_ready {
-            match prepare(&shared, job) {
-                Ok(submission) => shared.hand_to_core(submission),
-                Err(problem) => shared.fail_prompt(&open, problem),
-            }
+            run_job(&shared, job);
         } else if shared.prompts.push(job).is_err() {
             shared.fail_prompt(&open, closed());
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::EngineError;
-use crate::control::{ControlError, HostMessage, WorkerMessage, decode};
+use crate::control::{HostMessage, WorkerMessage, decode};
 use crate::engine::Ready;
 use crate::engine::link::Link;
 use crate::frame::FailureKind;
@@ -57,10 +57,24 @@ enum State {
     Starting {
         link: Box<Link>,
         began: Instant,
-        hello: Option<(Instant, Value, u32)>,
+        hello: Option<Hello>,
     },
     Running(Box<Link>),
     Dying(Box<Link>, End),
+}
+
+/// A worker's description of itself, checked.
+#[derive(Debug)]
+struct Hello {
+    said: Instant,
+    info: Value,
+    num_blocks: u32,
+}
+
+/// Whether [`Supervisor::advance`] has to look once more before it answers.
+enum Look {
+    Again,
+    Done(Option<Change>),
 }
 
 #[derive(Debug)]
@@ -168,44 +182,40 @@ impl Supervisor {
 
     /// Looks at everything that may have happened to the worker. To be called until it gives nothing.
     pub(super) fn advance(&mut self, epoch: u64) -> Option<Change> {
-        match std::mem::replace(&mut self.state, State::Stopped(String::new())) {
-            State::Waiting(until) if Instant::now() >= until => self.start(epoch),
-            State::Starting { link, began, hello } => self.starting(link, began, hello),
-            State::Running(link) => self.look(link),
-            State::Dying(mut link, mut end) => {
-                if !link.ended_within(Duration::ZERO) {
-                    self.state = State::Dying(link, end);
-                    return None;
-                }
-                let status = link.reap();
-                end.message = format!("{} ({status})", end.message);
-                self.measured.detect_s = end.noticed.elapsed().as_secs_f64();
-                Some(self.ended(link, end))
-            }
-            unchanged => {
-                self.state = unchanged;
-                None
+        loop {
+            let stopped = State::Stopped(String::new());
+            let (state, look) = match std::mem::replace(&mut self.state, stopped) {
+                State::Waiting(until) if Instant::now() >= until => self.start(epoch),
+                State::Starting { link, began, hello } => self.starting(link, began, hello),
+                State::Running(link) => self.running_worker(link),
+                State::Dying(link, end) => self.dying(link, end),
+                unchanged => (unchanged, Look::Done(None)),
+            };
+            self.state = state;
+            if let Look::Done(change) = look {
+                return change;
             }
         }
     }
 
-    fn start(&mut self, epoch: u64) -> Option<Change> {
+    fn start(&mut self, epoch: u64) -> (State, Look) {
         let began = Instant::now();
         match Link::start(&self.shared.options, self.capacities, epoch) {
             Ok((link, inline)) => {
                 *lock(&self.inline) = inline;
                 self.measured.spawn_s = began.elapsed().as_secs_f64();
-                self.state = State::Starting {
+                let state = State::Starting {
                     link: Box::new(link),
                     began: Instant::now(),
                     hello: None,
                 };
-                None
+                (state, Look::Again)
             }
             Err(error) => {
                 let end = end("WorkerStartError", error.to_string(), false);
                 self.note_failed_start(&end);
-                Some(Change::NotStarted(end))
+                let state = self.wait_to_restart();
+                (state, Look::Done(Some(Change::NotStarted(end))))
             }
         }
     }
@@ -214,54 +224,87 @@ impl Supervisor {
         &mut self,
         mut link: Box<Link>,
         began: Instant,
-        hello: Option<(Instant, Value, u32)>,
-    ) -> Option<Change> {
-        match link.message() {
+        hello: Option<Hello>,
+    ) -> (State, Look) {
+        let failed = |class: &str, why: String| end(class, why, false);
+        let end = match link.message() {
             Ok(Some(WorkerMessage::Hello {
                 layout_version,
                 info,
             })) => match self.check_hello(layout_version, &info) {
-                Ok((info, num_blocks)) => {
-                    let hello = Some((Instant::now(), info, num_blocks));
-                    self.state = State::Starting { link, began, hello };
-                    return self.advance(0);
+                Ok(hello) => {
+                    let hello = Some(hello);
+                    return (State::Starting { link, began, hello }, Look::Again);
                 }
-                Err(why) => self.kill(link, end("WorkerStartError", why, false)),
+                Err(why) => failed("WorkerStartError", why),
             },
-            Ok(Some(WorkerMessage::Ready { info })) => match hello {
-                Some(hello) => return self.ready(link, began, hello, &info),
-                None => self.kill(
-                    link,
-                    end("ProtocolError", "it was ready before it said hello", false),
-                ),
+            Ok(Some(WorkerMessage::Ready { info })) => match (hello, decode(&info)) {
+                (Some(hello), Ok(timings)) => return self.ready(link, began, hello, timings),
+                (None, _) => failed("ProtocolError", "it was ready before hello".to_owned()),
+                (_, Err(error)) => failed("ProtocolError", format!("its ready: {error}")),
             },
-            Ok(Some(WorkerMessage::Failed { class, message })) => {
-                self.kill(link, end(&class, message, false));
-            }
+            Ok(Some(WorkerMessage::Failed { class, message })) => failed(&class, message),
             Ok(Some(WorkerMessage::Reply { name, .. })) => {
-                let why = format!("it answered {name} before it was ready");
-                self.kill(link, end("ProtocolError", why, false));
+                failed("ProtocolError", format!("it answered {name} before ready"))
             }
             Ok(None) if began.elapsed() >= self.start_limit() => {
-                let why = format!("it was not ready after {:?}", self.start_limit());
-                self.kill(link, end("WorkerStartTimeout", why, false));
+                let limit = self.start_limit();
+                failed(
+                    "WorkerStartTimeout",
+                    format!("it was not ready after {limit:?}"),
+                )
             }
-            Ok(None) if link.process_id().is_some() && link.ended_within(Duration::ZERO) => {
-                self.kill(
-                    link,
-                    end("WorkerDied", "it ended while it was starting", false),
-                );
+            Ok(None) if link.process_has_ended() => {
+                failed("WorkerDied", "it ended while it was starting".to_owned())
             }
-            Ok(None) => {
-                self.state = State::Starting { link, began, hello };
-                return None;
-            }
-            Err(error) => self.kill(link, broken_socket(&error, false)),
-        }
-        self.advance(0)
+            Ok(None) => return (State::Starting { link, began, hello }, Look::Done(None)),
+            Err(error) => failed("WorkerDied", error.to_string()),
+        };
+        (self.kill(link, end), Look::Again)
     }
 
-    fn check_hello(&mut self, layout_version: u32, info: &[u8]) -> Result<(Value, u32), String> {
+    fn running_worker(&mut self, mut link: Box<Link>) -> (State, Look) {
+        let end = match link.message() {
+            Ok(Some(WorkerMessage::Reply { payload, .. })) => {
+                if let Some(slot) = self.questions.pop_front() {
+                    slot.give(Ok(payload));
+                }
+                return (State::Running(link), Look::Again);
+            }
+            Ok(Some(WorkerMessage::Failed { class, message })) => end(&class, message, true),
+            Ok(Some(WorkerMessage::Hello { .. } | WorkerMessage::Ready { .. })) => {
+                end("ProtocolError", "it said hello or ready again", true)
+            }
+            Ok(None) if link.process_has_ended() => end("WorkerDied", "it ended", true),
+            Ok(None) => return (State::Running(link), Look::Done(None)),
+            Err(error) => end("WorkerDied", error.to_string(), true),
+        };
+        (self.kill(link, end), Look::Again)
+    }
+
+    fn dying(&mut self, mut link: Box<Link>, mut end: End) -> (State, Look) {
+        if !link.ended_within(Duration::ZERO) {
+            return (State::Dying(link, end), Look::Done(None));
+        }
+        end.message = format!("{} ({})", end.message, link.reap());
+        self.measured.detect_s = end.noticed.elapsed().as_secs_f64();
+        if end.served {
+            self.last_error = Some(format!("{}: {}", end.class, end.message));
+        } else {
+            self.note_failed_start(&end);
+        }
+        let state = if link.is_replaceable() {
+            self.wait_to_restart()
+        } else {
+            State::Stopped(format!(
+                "the inline worker has ended ({}: {}) and cannot be replaced: start a new engine",
+                end.class, end.message
+            ))
+        };
+        (state, Look::Done(Some(Change::Ended(link, end))))
+    }
+
+    fn check_hello(&mut self, layout_version: u32, info: &[u8]) -> Result<Hello, String> {
         if layout_version != LAYOUT_VERSION {
             return Err(format!(
                 "it speaks layout {layout_version}, the host {LAYOUT_VERSION}: install one version of diptych-core for both"
@@ -280,7 +323,11 @@ impl Supervisor {
                     "it has {num_blocks} KV blocks, the worker before had {before}: set kv_cache_bytes so that restarts plan the same pool"
                 ))
             }
-            _ => Ok((info, num_blocks)),
+            _ => Ok(Hello {
+                said: Instant::now(),
+                info,
+                num_blocks,
+            }),
         }
     }
 
@@ -288,59 +335,23 @@ impl Supervisor {
         &mut self,
         link: Box<Link>,
         began: Instant,
-        (said, hello, num_blocks): (Instant, Value, u32),
-        info: &[u8],
-    ) -> Option<Change> {
-        let timings = match decode(info) {
-            Ok(timings) => timings,
-            Err(error) => {
-                self.kill(
-                    link,
-                    end("ProtocolError", format!("its ready: {error}"), false),
-                );
-                return self.advance(0);
-            }
-        };
+        hello: Hello,
+        timings: Value,
+    ) -> (State, Look) {
         if self.num_blocks.is_some() {
-            self.measured.hello_s = (said - began).as_secs_f64();
-            self.measured.ready_s = said.elapsed().as_secs_f64();
+            self.measured.hello_s = (hello.said - began).as_secs_f64();
+            self.measured.ready_s = hello.said.elapsed().as_secs_f64();
             self.last_restart = Some(self.measured);
             self.restarts += 1;
         }
-        self.num_blocks = Some(num_blocks);
+        self.num_blocks = Some(hello.num_blocks);
         self.failed_starts = 0;
-        self.state = State::Running(link);
-        Some(Change::Ready(Ready {
-            num_blocks,
-            hello,
+        let ready = Ready {
+            num_blocks: hello.num_blocks,
+            hello: hello.info,
             timings,
-        }))
-    }
-
-    fn look(&mut self, mut link: Box<Link>) -> Option<Change> {
-        let end = match link.message() {
-            Ok(Some(WorkerMessage::Reply { payload, .. })) => {
-                if let Some(slot) = self.questions.pop_front() {
-                    slot.give(Ok(payload));
-                }
-                self.state = State::Running(link);
-                return self.advance(0);
-            }
-            Ok(Some(WorkerMessage::Failed { class, message })) => end(&class, message, true),
-            Ok(Some(WorkerMessage::Hello { .. } | WorkerMessage::Ready { .. })) => {
-                end("ProtocolError", "it said hello or ready again", true)
-            }
-            Ok(None) if link.process_id().is_some() && link.ended_within(Duration::ZERO) => {
-                end("WorkerDied", "it ended", true)
-            }
-            Ok(None) => {
-                self.state = State::Running(link);
-                return None;
-            }
-            Err(error) => broken_socket(&error, true),
         };
-        self.kill(link, end);
-        self.advance(0)
+        (State::Running(link), Look::Done(Some(Change::Ready(ready))))
     }
 
     /// Ends the running worker because of what it did or because of a bug of ours.
@@ -349,51 +360,33 @@ impl Supervisor {
             State::Running(link) => {
                 let mut end = end(class, message, true);
                 end.trusted = trusted;
-                self.kill(link, end);
+                self.state = self.kill(link, end);
             }
             unchanged => self.state = unchanged,
         }
     }
 
-    fn kill(&mut self, link: Box<Link>, end: End) {
+    fn kill(&mut self, link: Box<Link>, end: End) -> State {
         link.kill();
         for slot in self.questions.drain(..) {
             slot.give(Err(EngineError::Closed("the worker's control socket")));
         }
-        self.state = State::Dying(link, end);
-    }
-
-    fn ended(&mut self, link: Box<Link>, end: End) -> Change {
-        if end.served {
-            self.last_error = Some(format!("{}: {}", end.class, end.message));
-        } else {
-            self.note_failed_start(&end);
-        }
-        if link.is_replaceable() {
-            self.wait_to_restart();
-        } else {
-            self.stop(format!(
-                "the inline worker has ended ({}: {}) and cannot be replaced: start a new engine",
-                end.class, end.message
-            ));
-        }
-        Change::Ended(link, end)
+        State::Dying(link, end)
     }
 
     fn note_failed_start(&mut self, end: &End) {
         self.failed_starts += 1;
         self.last_error = Some(format!("{}: {}", end.class, end.message));
-        self.wait_to_restart();
     }
 
-    fn wait_to_restart(&mut self) {
+    fn wait_to_restart(&mut self) -> State {
         let backoff = match self.restarts_without_step {
             0 => Duration::ZERO,
             doublings => (FIRST_BACKOFF * 2_u32.pow((doublings - 1).min(16))).min(LONGEST_BACKOFF),
         };
         self.restarts_without_step = self.restarts_without_step.saturating_add(1);
         self.measured.backoff_s = backoff.as_secs_f64();
-        self.state = State::Waiting(Instant::now() + backoff);
+        State::Waiting(Instant::now() + backoff)
     }
 
     /// A step has retired: the worker works.
@@ -448,8 +441,4 @@ fn end(class: &str, message: impl Into<String>, served: bool) -> End {
         trusted: served,
         noticed: Instant::now(),
     }
-}
-
-fn broken_socket(error: &ControlError, served: bool) -> End {
-    end("WorkerDied", error.to_string(), served)
 }

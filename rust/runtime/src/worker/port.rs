@@ -90,7 +90,9 @@ pub struct Port {
     doorbell: EventFd,
     control: Arc<Mutex<ControlSocket>>,
     wake: OwnedFd,
-    next_step: AtomicU64,
+    /// Steps taken, and the number of the last of them.
+    taken: AtomicU64,
+    last: AtomicU64,
 }
 
 impl Port {
@@ -148,7 +150,8 @@ impl Port {
             doorbell: EventFd::from_fd(doorbell),
             control: Arc::new(Mutex::new(control)),
             wake,
-            next_step: AtomicU64::new(1),
+            taken: AtomicU64::new(0),
+            last: AtomicU64::new(0),
         };
         Ok((port, host))
     }
@@ -233,12 +236,14 @@ impl Port {
     }
 
     fn spin(&self) -> Result<Option<Step>, PortError> {
-        let step = self.next_step.load(Ordering::Relaxed);
+        let launch = self.taken.load(Ordering::Relaxed);
+        let last = self.last.load(Ordering::Relaxed);
         let deadline = Instant::now() + SPIN;
         loop {
-            if self.arenas.is_published(step) {
-                self.next_step.store(step + 1, Ordering::Relaxed);
-                return Step::take(&self.arenas, self.epoch, step).map(Some);
+            if let Some(step) = self.arenas.published(launch, last) {
+                self.taken.store(launch + 1, Ordering::Relaxed);
+                self.last.store(step, Ordering::Relaxed);
+                return Step::take(&self.arenas, self.epoch, launch, step).map(Some);
             }
             if Instant::now() >= deadline {
                 return Ok(None);

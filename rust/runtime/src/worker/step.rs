@@ -21,11 +21,12 @@ pub(crate) struct WorkerArenas {
 }
 
 impl WorkerArenas {
-    /// Whether the host has published step `step`.
-    pub(crate) fn is_published(&self, step: u64) -> bool {
-        let image = self.layout.image(step) * self.layout.plan_bytes;
+    /// The number of the `launch`-th launched step if the host has published it; the step before was `last`.
+    pub(crate) fn published(&self, launch: u64, last: u64) -> Option<u64> {
+        let image = self.layout.image(launch) * self.layout.plan_bytes;
         let published = self.plan.word(image, plan_word::PUBLISHED);
-        published.load(Ordering::Acquire) == step
+        // Numbers ascend, so whatever the image held before is not above the step before.
+        Some(published.load(Ordering::Acquire)).filter(|step| *step > last)
     }
 }
 
@@ -46,6 +47,7 @@ pub struct Step {
     arenas: Arc<WorkerArenas>,
     epoch: u64,
     step: u64,
+    image: usize,
     num_decode_rows: usize,
     counts: [usize; Count::ALL.len()],
     published: AtomicBool,
@@ -97,11 +99,13 @@ impl Step {
     pub(crate) fn take(
         arenas: &Arc<WorkerArenas>,
         epoch: u64,
+        launch: u64,
         step: u64,
     ) -> Result<Self, PortError> {
         let layout = &arenas.layout;
-        let image = layout.image(step) * layout.plan_bytes;
-        let word = |index| arenas.plan.word(image, index).load(Ordering::Relaxed);
+        let image = layout.image(launch);
+        let header = image * layout.plan_bytes;
+        let word = |index| arenas.plan.word(header, index).load(Ordering::Relaxed);
         let planned = word(plan_word::EPOCH);
         if planned != epoch {
             return Err(PortError::Protocol(format!(
@@ -123,6 +127,7 @@ impl Step {
             arenas: Arc::clone(arenas),
             epoch,
             step,
+            image,
             num_decode_rows: word(plan_word::NUM_DECODE_ROWS) as usize,
             counts,
             published: AtomicBool::new(false),
@@ -176,7 +181,7 @@ impl Step {
         let index = field_index(name)?;
         let layout = &self.arenas.layout;
         let field = &FIELDS[index];
-        let image = layout.image(self.step);
+        let image = self.image;
         let offset = if index == SIDE {
             image * layout.side_bytes
         } else {
@@ -222,7 +227,7 @@ impl Step {
             )));
         }
         let layout = &self.arenas.layout;
-        let image = layout.image(self.step) * layout.result_bytes;
+        let image = self.image * layout.result_bytes;
         self.begin_publication()?;
         self.arenas.result.write(image + layout.status, status);
         self.arenas.result.write(image + layout.ids, ids);
@@ -237,7 +242,7 @@ impl Step {
     /// [`PortError::Usage`] if the step was published before.
     pub fn publish_error(&self, error_class: &str, message: &str) -> Result<(), PortError> {
         let layout = &self.arenas.layout;
-        let image = layout.image(self.step) * layout.result_bytes;
+        let image = self.image * layout.result_bytes;
         self.begin_publication()?;
         let class = truncated(error_class, ERROR_TEXT / 4);
         let message = truncated(message, ERROR_TEXT - class.len());
@@ -267,7 +272,7 @@ impl Step {
         self.result_word(result_word::EPOCH, self.epoch);
         self.result_word(result_word::TIMES + 3, now_ns());
         let layout = &self.arenas.layout;
-        let image = layout.image(self.step) * layout.result_bytes;
+        let image = self.image * layout.result_bytes;
         let published = self.arenas.result.word(image, result_word::PUBLISHED);
         published.store(self.step, Ordering::Release);
         self.arenas.results.raise();
@@ -275,7 +280,7 @@ impl Step {
 
     fn result_word(&self, index: usize, value: u64) {
         let layout = &self.arenas.layout;
-        let image = layout.image(self.step) * layout.result_bytes;
+        let image = self.image * layout.result_bytes;
         let word = self.arenas.result.word(image, index);
         word.store(value, Ordering::Relaxed);
     }

@@ -1,0 +1,161 @@
+//! The worker as a process: killed, orphaned, closed.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{ModelFolder, Rig, expected, options};
+use diptych_runtime::Prompt;
+use serde_json::json;
+
+fn signal(name: &str, pid: u32) {
+    let status = Command::new("kill")
+        .args([name, &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success(), "kill {name} {pid}");
+}
+
+fn runs(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
+}
+
+fn wait_until(what: &str, limit: Duration, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn after_twenty_kills_every_id_is_right() {
+    let mut rig = Rig::new("scripted", json!({"step_ms": 0.5}), json!({}));
+    let mut requests: Vec<(u64, Vec<u32>)> = Vec::new();
+    for kill in 0..20_u64 {
+        let progress = rig.stats()["generation_tokens"].as_u64().unwrap();
+        rig.pump_until("no restart", |rig| rig.stats()["worker_restarts"] == kill);
+        while rig.stats()["open_requests"].as_u64().unwrap() < 8 {
+            let prompt = vec![requests.len() as u32 % 256, 5, 5, 5, 5, 5];
+            requests.push((rig.ids(&prompt, 200), prompt));
+        }
+        rig.pump_until("no progress", |rig| {
+            rig.stats()["generation_tokens"].as_u64().unwrap() > progress + 40
+        });
+        signal("-9", rig.engine.worker_pid().unwrap());
+    }
+    rig.finish(
+        &requests
+            .iter()
+            .map(|(request, _)| *request)
+            .collect::<Vec<_>>(),
+    );
+    for (request, prompt) in &requests {
+        let answer = &rig.answers[request];
+        assert_eq!(answer.ids, expected(prompt, 200), "request {request}");
+        assert_eq!(answer.finished().completion_tokens, 200);
+    }
+    let stats = rig.stats();
+    assert_eq!(
+        (&stats["worker_restarts"], &stats["epoch"]),
+        (&json!(20), &json!(21))
+    );
+    let parts = &stats["last_restart"];
+    for part in ["detect_s", "spawn_s", "hello_s", "ready_s"] {
+        assert!(parts[part].as_f64().unwrap() < 5.0, "{stats}");
+    }
+    rig.assert_idle();
+}
+
+#[test]
+fn a_worker_killed_while_idle_is_replaced_and_the_dead_are_noticed() {
+    let mut rig = Rig::new("scripted", json!({}), json!({}));
+    let first = rig.engine.worker_pid().unwrap();
+    signal("-9", first);
+    wait_until("no restart", Duration::from_secs(10), || {
+        rig.stats()["worker_restarts"] == 1 && rig.stats()["worker_alive"] == true
+    });
+    assert_ne!(rig.engine.worker_pid(), Some(first));
+    assert_eq!(
+        rig.one(Prompt::Tokens(vec![8]), json!({})).ids,
+        expected(&[8], 16)
+    );
+    assert!(!runs(first));
+}
+
+#[test]
+fn a_worker_ignores_the_signals_of_its_hosts_terminal_and_sees_no_secret() {
+    let folder = ModelFolder::new();
+    let mut options = options(&folder, "scripted", json!({}), json!({}));
+    options["worker"]["environment_remove"] = json!(["PATH"]);
+    let mut rig = Rig::with(folder, &options);
+    let pid = rig.engine.worker_pid().unwrap();
+    signal("-INT", pid);
+    signal("-TERM", pid);
+    assert_eq!(
+        rig.one(Prompt::Tokens(vec![8]), json!({})).ids,
+        expected(&[8], 16)
+    );
+    assert_eq!(rig.engine.worker_pid(), Some(pid));
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    assert!(environment.contains("HOME=") && !environment.contains("\0PATH="));
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    assert_eq!(fields[2], pid.to_string(), "a process group of its own");
+    let input = std::fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
+    assert_eq!(input.to_str(), Some("/dev/null"));
+}
+
+#[test]
+fn closing_ends_the_worker_by_force_at_the_limit() {
+    let rig = Rig::new("scripted", json!({"step_ms": 20_000.0}), json!({}));
+    let pid = rig.engine.worker_pid().unwrap();
+    let request = rig.ids(&[1], 5);
+    wait_until("not running", Duration::from_secs(5), || {
+        rig.stats()["requests_running"] == 1
+    });
+    let began = Instant::now();
+    rig.engine.close(Duration::from_millis(100));
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(!runs(pid));
+    let mut frames = Vec::new();
+    rig.queue.drain(&mut frames).unwrap();
+    assert_eq!(frames.last().unwrap().request, request);
+}
+
+#[test]
+fn a_worker_whose_host_was_killed_is_gone() {
+    let folder = ModelFolder::new();
+    let options = options(&folder, "scripted", json!({"step_ms": 100.0}), json!({}));
+    let mut host = Command::new(env!("CARGO_BIN_EXE_diptych-test-worker"))
+        .args(["host", &options.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(host.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let worker: u32 = line.trim().parse().unwrap();
+    assert!(runs(worker));
+    host.kill().unwrap();
+    host.wait().unwrap();
+    wait_until(
+        "the worker outlives its host",
+        Duration::from_secs(5),
+        || !runs(worker),
+    );
+}
