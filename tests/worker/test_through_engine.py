@@ -1,0 +1,96 @@
+"""The same greedy ids through the whole engine: core, arenas, worker."""
+
+import asyncio
+import dataclasses
+import json
+
+import pytest
+import torch
+from tiny_folder import write_folder
+from worker_rig import greedy_oracle, write_random_llama
+
+from diptych import AsyncEngine, EngineConfig, SamplingParams
+
+BLOCK = 4
+TOKENS = 2 * BLOCK + 1
+LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK + 2)
+pytestmark = pytest.mark.model
+
+
+@dataclasses.dataclass
+class Case:
+    folder: str
+    prompts: list[list[int]]
+    expected: list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    folder = write_folder(tmp_path_factory.mktemp("engine"))
+    config = json.loads((folder / "config.json").read_text())
+    vocabulary, eos = config["vocab_size"], config["eos_token_id"]
+    model = write_random_llama(folder, vocab_size=vocabulary, eos_token_id=eos, max_position_embeddings=512)
+    model.generation_config.eos_token_id = None
+    generator = torch.Generator().manual_seed(2)
+    prompts = [torch.randint(0, vocabulary, (length,), generator=generator).tolist() for length in LENGTHS]
+    return Case(str(folder), prompts, [greedy_oracle(model, prompt, TOKENS) for prompt in prompts])
+
+
+async def generate_all(engine, prompts, **changes):
+    params = SamplingParams(**{"temperature": 0.0, "max_tokens": TOKENS, "ignore_eos": True, **changes})
+
+    async def one(prompt):
+        ids, cached = [], 0
+        async for output in engine.generate(prompt, params):
+            ids += output.token_ids
+            cached = output.usage.cached_tokens if output.usage else cached
+        return ids, cached
+
+    return await asyncio.gather(*(one(prompt) for prompt in prompts))
+
+
+def config(case, **changes):
+    settings = {"dtype": "float32", "block_size": BLOCK, "max_model_len": 64, "kv_cache_bytes": 1 << 20, "threads": 1}
+    return EngineConfig(model=case.folder, **{**settings, **changes})
+
+
+@pytest.mark.parametrize("chunk", [1, 5, None])
+@pytest.mark.parametrize("prefix_cache", [False, True])
+async def test_greedy_ids_equal_transformers_through_an_inline_engine(case, chunk, prefix_cache):
+    async with AsyncEngine(
+        config(case, worker="inline", max_prefill_tokens=chunk, prefix_cache=prefix_cache)
+    ) as engine:
+        for round_number in range(2):
+            results = await generate_all(engine, case.prompts)
+            assert [ids for ids, _ in results] == case.expected
+            if round_number and prefix_cache:
+                # One token at least is computed anew; a hit is whole blocks.
+                wanted = [(len(prompt) - 1) // BLOCK * BLOCK for prompt in case.prompts]
+                assert [cached for _, cached in results] == wanted
+
+
+async def test_preempted_requests_give_the_same_ids(case):
+    # Room for one request of full length, and two blocks.
+    blocks = 1 + 64 // BLOCK + 2
+    bytes_per_block = 2 * 2 * BLOCK * 2 * 8 * 4
+    changes = {"worker": "inline", "kv_cache_bytes": blocks * bytes_per_block, "prefix_cache": False}
+    async with AsyncEngine(config(case, **changes)) as engine:
+        results = await generate_all(engine, case.prompts * 2)
+        assert [ids for ids, _ in results] == case.expected * 2
+        assert engine.stats().preemptions > 0
+
+
+async def test_penalties_and_seeds_do_not_depend_on_schedule_or_cache(case):
+    changes = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.3, "presence_penalty": 0.5, "top_p": 0.9}
+    seen = []
+    for chunk, cache in ((None, False), (3, True)):
+        async with AsyncEngine(config(case, worker="inline", max_prefill_tokens=chunk, prefix_cache=cache)) as engine:
+            seen += [[ids for ids, _ in await generate_all(engine, case.prompts, **changes)] for _ in range(2)]
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+    assert seen[0] != case.expected
+
+
+@pytest.mark.slow
+async def test_a_worker_process_gives_the_same_ids(case):
+    async with AsyncEngine(config(case, worker="process", max_prefill_tokens=7)) as engine:
+        assert [ids for ids, _ in await generate_all(engine, case.prompts)] == case.expected
