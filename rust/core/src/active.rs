@@ -6,6 +6,8 @@
 //!   KV          │◀── retired ──▶│◀ launched ▶ computed        computed < target while planned
 //! ```
 
+use std::hash::{Hash, Hasher};
+
 use crate::plan::SamplingRow;
 use crate::pool::NONE;
 use crate::prefix::NodeRef;
@@ -14,6 +16,9 @@ use crate::{PLACEHOLDER, Request};
 
 /// Output tokens that a row with stop strings may run ahead of its last acknowledgement.
 pub(crate) const ACK_WINDOW: u32 = 8;
+
+/// Output tokens for which an admitted request has memory at once; beyond, it grows by doubling.
+const RESERVED_OUTPUTS: u32 = 4096;
 
 /// What a request holds of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,39 +29,19 @@ pub(crate) enum State {
     Running,
 }
 
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, each set in one place"
-)]
+/// Fields stand in the order in which a step touches them: the hot ones share cache lines.
+#[repr(C)]
 #[derive(Clone, Debug)]
 pub(crate) struct Active {
-    /// Place in the order of arrival.
-    pub(crate) arrival: u64,
     /// Prompt and committed output.
     pub(crate) tokens: Vec<u32>,
-    pub(crate) prompt: u32,
-    pub(crate) max_tokens: u32,
-    pub(crate) stop_ids: Vec<u32>,
-    pub(crate) has_stop_strings: bool,
-    pub(crate) namespace: u64,
-    /// The sampling row of the next draw but for token, row, output index and side offsets.
-    pub(crate) template: SamplingRow,
-    pub(crate) bias: Vec<(u32, f32)>,
-
-    pub(crate) state: State,
-    /// Whether it was ever admitted.
-    pub(crate) admitted: bool,
-    pub(crate) row: u32,
     pub(crate) blocks: Vec<u32>,
     /// The node of each full block whose step has retired: its own, or that of an equal block.
+    /// While waiting: the prefix that was found when admission was last tried.
     pub(crate) path: Vec<NodeRef>,
-    /// Leading blocks that came from the prefix cache.
-    pub(crate) matched: u32,
-    /// Whether blocks may be interned in this residency.
-    pub(crate) cacheable: bool,
-    /// Leading blocks that the worker's block table has.
-    pub(crate) table_sent: u32,
-
+    pub(crate) prompt: u32,
+    pub(crate) max_tokens: u32,
+    pub(crate) row: u32,
     /// Positions whose KV is written by launched or retired steps.
     pub(crate) computed: u32,
     /// Positions whose KV is written by retired steps.
@@ -67,17 +52,58 @@ pub(crate) struct Active {
     pub(crate) inflight: u32,
     /// Output tokens that the text side has searched.
     pub(crate) acked: u32,
+    /// Leading blocks that the worker's block table has.
+    pub(crate) table_sent: u32,
     /// Changes when blocks are given back: launched steps then say nothing about KV any more.
     pub(crate) residency: u32,
     /// Changes when a token must be sampled again: launched steps then say nothing at all.
     pub(crate) lineage: u32,
-    /// Last launched step that names the request.
-    pub(crate) last_step: u64,
-    /// Last step that carried side data of the request.
-    pub(crate) side_step: u64,
+    pub(crate) suspicion: Suspicion,
+    pub(crate) has_stop_strings: bool,
+    pub(crate) has_penalties: bool,
+    /// Whether sampling needs penalty or bias data.
+    pub(crate) has_side_data: bool,
     /// Whether the plan being made has room for the request's side data.
     pub(crate) side_granted: bool,
-    pub(crate) suspicion: Suspicion,
+    /// Whether blocks may be interned in this residency.
+    pub(crate) cacheable: bool,
+    /// Whether it was ever admitted.
+    pub(crate) admitted: bool,
+    pub(crate) state: State,
+    /// Last launched step that names the request.
+    pub(crate) last_step: u64,
+    /// The sampling row of the next draw but for token, row, output index and side offsets.
+    pub(crate) template: SamplingRow,
+    stop_ids: StopIds,
+
+    /// Place in the order of arrival.
+    pub(crate) arrival: u64,
+    pub(crate) namespace: u64,
+    /// Last step that carried side data of the request.
+    pub(crate) side_step: u64,
+    pub(crate) bias: Vec<(u32, f32)>,
+    /// Leading blocks that came from the prefix cache.
+    pub(crate) matched: u32,
+}
+
+/// Sampled ids that end the output; the first few without a detour over the heap.
+#[derive(Clone, Debug, Hash)]
+struct StopIds {
+    first: [u32; 4],
+    rest: Vec<u32>,
+}
+
+impl StopIds {
+    fn new(ids: &[u32]) -> Self {
+        let (first, rest) = ids.split_at(ids.len().min(4));
+        // Every id of a vocabulary is below this filler.
+        let mut padded = [u32::MAX; 4];
+        padded[..first.len()].copy_from_slice(first);
+        Self {
+            first: padded,
+            rest: rest.to_vec(),
+        }
+    }
 }
 
 impl Active {
@@ -105,7 +131,9 @@ impl Active {
             prompt: request.prompt.len() as u32,
             tokens: request.prompt,
             max_tokens: request.max_tokens,
-            stop_ids: request.stop_ids,
+            stop_ids: StopIds::new(&request.stop_ids),
+            has_penalties: has_penalty(&template),
+            has_side_data: has_penalty(&template) || !sampling.logit_bias.is_empty(),
             has_stop_strings: request.has_stop_strings,
             namespace: request.namespace,
             template,
@@ -164,23 +192,24 @@ impl Active {
         (self.prompt + self.max_tokens - 1).div_ceil(block_size)
     }
 
-    pub(crate) fn is_penalised(&self) -> bool {
-        has_penalty(&self.template)
+    /// Whether the sampled id ends the output.
+    pub(crate) fn stops_at(&self, id: u32) -> bool {
+        self.stop_ids.first.contains(&id) || self.stop_ids.rest.contains(&id)
     }
 
-    pub(crate) fn uses_side_data(&self) -> bool {
-        self.is_penalised() || !self.bias.is_empty()
+    pub(crate) fn hash_stop_ids(&self, state: &mut impl Hasher) {
+        self.stop_ids.hash(state);
     }
 
     /// Words of side data of a step that samples this request now.
     pub(crate) fn side_words(&self) -> u32 {
-        side_words(self.is_penalised(), self.known(), self.bias.len() as u32)
+        side_words(self.has_penalties, self.known(), self.bias.len() as u32)
     }
 
     /// Whether a step may name it now, memory and budgets aside.
     pub(crate) fn is_plannable(&self) -> bool {
         self.outputs() + self.pending < self.max_tokens
-            && !(self.inflight > 0 && self.is_penalised())
+            && !(self.inflight > 0 && self.has_penalties)
     }
 
     /// Whether the text side is close enough behind for one more token.
@@ -190,12 +219,12 @@ impl Active {
 
     /// Whether a step may sample it now, given the side data granted.
     pub(crate) fn may_sample(&self) -> bool {
-        self.is_in_ack_window() && (self.side_granted || !self.uses_side_data())
+        self.is_in_ack_window() && (self.side_granted || !self.has_side_data)
     }
 
     /// Whether its next token's KV needs a block that it does not own.
-    pub(crate) fn needs_block(&self, block_size: u32) -> bool {
-        self.is_decoding() && self.computed / block_size >= self.blocks.len() as u32
+    pub(crate) fn needs_block(&self, block_shift: u32) -> bool {
+        self.is_decoding() && self.computed >> block_shift >= self.blocks.len() as u32
     }
 
     /// Token id at `position`, or [`PLACEHOLDER`].
@@ -212,6 +241,15 @@ impl Active {
         } else {
             self.retired
         }
+    }
+
+    /// Makes room for what running will append, so that steps allocate nothing.
+    pub(crate) fn reserve_memory(&mut self, block_size: u32) {
+        let outputs = (self.max_tokens - self.outputs()).min(RESERVED_OUTPUTS);
+        let blocks = (self.known() + outputs).div_ceil(block_size) as usize;
+        self.tokens.reserve(outputs as usize);
+        self.blocks.reserve(blocks);
+        self.path.reserve(blocks.saturating_sub(self.path.len()));
     }
 
     /// Back to a request that holds nothing of the worker.

@@ -37,54 +37,50 @@ impl Core {
         }
     }
 
-    /// Gives the request a row and blocks for all its known tokens, or changes nothing.
+    /// Gives the request a row and blocks for all its known tokens, or nothing. The prefix that
+    /// was found is remembered either way, so that the next attempt only looks at the difference.
     fn try_admit(&mut self, slot: u32) -> bool {
         let block_size = self.config.block_size;
-        let request = &self.requests[slot];
+        let reserve = self.reserve();
+        let request = &mut self.requests[slot];
         if request.inflight > 0 {
             return false;
         }
         let known = request.known();
-        let mut nodes = std::mem::take(&mut self.scratch.nodes);
-        nodes.clear();
         if self.config.prefix_cache {
             // At least one token is computed: somebody has to produce logits.
             let reusable = &request.tokens[..known as usize - 1];
-            self.cache.lookup(request.namespace, reusable, &mut nodes);
+            let namespace = request.namespace;
+            self.cache
+                .extend_path(namespace, reusable, &mut request.path);
         }
         let whole = known.div_ceil(block_size);
         let first_output = u32::from(request.footprint(block_size) > whole);
-        let private = whole - nodes.len() as u32;
-        let available = self.cache.pool.allocatable() - self.cache.evictable_among(&nodes);
-        let fits = available >= private + first_output + self.reserve();
+        let private = whole - request.path.len() as u32;
+        let available = self.cache.pool.allocatable() - self.cache.evictable_among(&request.path);
+        let fits = available >= private + first_output + reserve;
         if fits {
-            self.take_in(slot, &nodes, private);
+            self.take_in(slot, private);
         }
-        self.scratch.nodes = nodes;
         fits
     }
 
-    fn take_in(&mut self, slot: u32, nodes: &[crate::prefix::NodeRef], private: u32) {
+    fn take_in(&mut self, slot: u32, private: u32) {
         let request = &mut self.requests[slot];
-        let footprint = request.footprint(self.config.block_size) as usize;
-        request.blocks.reserve_exact(footprint);
-        request.path.reserve_exact(footprint);
-        request
-            .tokens
-            .reserve_exact(request.max_tokens as usize - request.outputs() as usize);
-        for &node in nodes {
+        request.reserve_memory(self.config.block_size);
+        for node in &request.path {
             self.cache.pool.acquire(node.block);
             request.blocks.push(node.block);
         }
-        request.path.extend_from_slice(nodes);
         let allocated = self.cache.allocate(private, &mut request.blocks);
         debug_assert!(allocated, "the blocks were counted before");
         request.row = self.rows.take().expect("a free row was seen before");
-        request.matched = nodes.len() as u32;
+        request.matched = request.path.len() as u32;
         request.cacheable = self.config.prefix_cache;
         request.computed = request.matched * self.config.block_size;
         request.retired = request.computed;
         request.state = State::Running;
+        self.side_users += u32::from(request.has_side_data);
         self.waiting.remove(request.arrival);
         self.running.insert(request.arrival, slot);
         if !request.admitted {

@@ -23,15 +23,20 @@ impl Cache {
         }
     }
 
-    /// Appends the nodes of the longest indexed prefix of `tokens` that consists of whole blocks.
-    pub(crate) fn lookup(&self, namespace: u64, tokens: &[u32], into: &mut Vec<NodeRef>) {
-        let mut parent = ROOT;
-        for block in tokens.chunks_exact(self.block_size) {
+    /// Makes `path` the longest indexed prefix of `tokens` that consists of whole blocks. What the
+    /// path holds already may be stale, but belongs to these tokens.
+    pub(crate) fn extend_path(&self, namespace: u64, tokens: &[u32], path: &mut Vec<NodeRef>) {
+        // A live node has live ancestors.
+        while path.last().is_some_and(|&node| !self.index.is_live(node)) {
+            path.pop();
+        }
+        let known = path.len() * self.block_size;
+        for block in tokens[known..].chunks_exact(self.block_size) {
+            let parent = path.last().copied().unwrap_or(ROOT);
             let Some(node) = self.index.find(parent, namespace, block) else {
                 return;
             };
-            into.push(node);
-            parent = node;
+            path.push(node);
         }
     }
 

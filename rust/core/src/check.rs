@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::Core;
 use crate::active::{Active, State};
-use crate::pool::Place;
+use crate::pool::{NONE, Place};
 use crate::prefix::ROOT;
 use crate::suspects::{Standing, Suspects};
 
@@ -23,6 +23,7 @@ pub(crate) fn all(core: &Core) -> Outcome {
         progress(core, slot, request)?;
     }
     rows(core)?;
+    side_users(core)?;
     trial(core)?;
     crate::check_plan::newest(core)
 }
@@ -164,7 +165,7 @@ fn progress(core: &Core, slot: u32, request: &Active) -> Outcome {
     let name = request.submission();
     let entries = || {
         let all = core.launches.iter().flat_map(|launch| &launch.entries);
-        all.filter(|entry| core.requests.resolve(entry.handle()) == Some(slot))
+        all.filter(|entry| core.requests.resolve(entry.handle) == Some(slot))
     };
     let inflight = entries().count() as u32;
     ensure(
@@ -201,7 +202,7 @@ fn progress(core: &Core, slot: u32, request: &Active) -> Outcome {
             && request.acked <= request.outputs(),
         || format!("request {name}: too many outputs or acknowledgements"),
     )?;
-    let holds_nothing = request.blocks.is_empty() && request.path.is_empty();
+    let holds_nothing = request.blocks.is_empty() && request.row == NONE;
     ensure(request.state == State::Running || holds_nothing, || {
         format!("request {name} waits and holds blocks")
     })
@@ -214,6 +215,14 @@ fn rows(core: &Core) -> Outcome {
     all.sort_unstable();
     ensure(all.into_iter().eq(0..core.config.max_running), || {
         "a state row is lost or assigned twice".to_owned()
+    })
+}
+
+fn side_users(core: &Core) -> Outcome {
+    let running = core.running.slots();
+    let users = running.filter(|&slot| core.requests[slot].has_side_data);
+    ensure(users.count() == core.side_users as usize, || {
+        format!("{} requests with side data are counted", core.side_users)
     })
 }
 

@@ -77,7 +77,7 @@ fn content(core: &Core, launch: &Launch) -> Outcome {
         ensure(sampled.contains_key(&last) == entry.sampled, || {
             format!("token {last}: sampled is {}", !entry.sampled)
         })?;
-        let Some(slot) = core.requests.resolve(entry.handle()) else {
+        let Some(slot) = core.requests.resolve(entry.handle) else {
             continue;
         };
         let request = &core.requests[slot];

@@ -3,7 +3,6 @@
 use crate::active::Active;
 use crate::cache::Cache;
 use crate::launches::{Launch, Launches, StateRows};
-use crate::prefix::NodeRef;
 use crate::queue::ArrivalQueue;
 use crate::slab::Slab;
 use crate::suspects::Suspects;
@@ -16,6 +15,8 @@ pub struct Core {
     pub(crate) epoch: u64,
     /// Last planned step.
     pub(crate) step: u64,
+    /// Binary logarithm of the block size.
+    pub(crate) block_shift: u32,
     pub(crate) arrivals: u64,
     pub(crate) requests: Slab,
     pub(crate) waiting: ArrivalQueue,
@@ -24,6 +25,8 @@ pub struct Core {
     pub(crate) rows: StateRows,
     pub(crate) launches: Launches,
     pub(crate) suspects: Suspects,
+    /// Running requests with side data.
+    pub(crate) side_users: u32,
     /// Admissions keep a reserve of blocks up to this step: something was preempted recently.
     pub(crate) reserve_until: u64,
     pub(crate) plan: StepPlan,
@@ -39,7 +42,6 @@ pub struct Core {
 pub(crate) struct Scratch {
     pub(crate) slots: Vec<u32>,
     pub(crate) side: Vec<(u64, u64, u32)>,
-    pub(crate) nodes: Vec<NodeRef>,
 }
 
 impl Core {
@@ -52,6 +54,8 @@ impl Core {
         Ok(Self {
             epoch,
             step: 0,
+            block_shift: config.block_size.trailing_zeros(),
+            side_users: 0,
             arrivals: 0,
             requests: Slab::default(),
             waiting: ArrivalQueue::default(),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 use crate::Core;
-use crate::active::Active;
+use crate::active::{Active, State};
 use crate::pool::NONE;
 use crate::prefix::ROOT;
 
@@ -38,12 +38,17 @@ pub(crate) fn write(core: &Core, state: &mut impl Hasher) {
 fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     let since = |step: u64| core.step - step;
     request.tokens.hash(state);
-    (request.prompt, request.max_tokens, &request.stop_ids).hash(state);
+    (request.prompt, request.max_tokens).hash(state);
+    request.hash_stop_ids(state);
     (request.has_stop_strings, request.namespace).hash(state);
-    (request.uses_side_data(), request.is_penalised()).hash(state);
+    (request.has_side_data, request.has_penalties).hash(state);
     (request.state, request.admitted, request.row).hash(state);
     request.blocks.hash(state);
-    for node in &request.path {
+    let path = match request.state {
+        State::Waiting => &[][..],
+        State::Running => &request.path,
+    };
+    for node in path {
         (core.cache.index.is_live(*node), node.block).hash(state);
     }
     (request.matched, request.cacheable, request.table_sent).hash(state);
@@ -56,7 +61,7 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
         .map_or(core.step + 1, |launch| launch.step);
     let fence = (request.last_step >= oldest).then(|| since(request.last_step));
     fence.hash(state);
-    if request.uses_side_data() {
+    if request.has_side_data {
         since(request.side_step).hash(state);
     }
 }
@@ -66,7 +71,7 @@ fn write_launches(core: &Core, rank: &HashMap<u32, usize>, state: &mut impl Hash
     for launch in core.launches.iter() {
         launch.entries.len().hash(state);
         for entry in &launch.entries {
-            let slot = core.requests.resolve(entry.handle());
+            let slot = core.requests.resolve(entry.handle);
             slot.map(|slot| {
                 let request = &core.requests[slot];
                 let resident = request.residency == entry.residency;

@@ -54,6 +54,7 @@ impl Core {
             }
         }
         self.rows.give_back(request.row, request.last_step);
+        self.side_users -= u32::from(request.has_side_data);
         request.give_back();
     }
 

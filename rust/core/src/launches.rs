@@ -8,23 +8,13 @@ use crate::Handle;
 /// What one step does for one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
+    pub(crate) handle: Handle,
     pub(crate) residency: u32,
     pub(crate) lineage: u32,
     /// Positions with KV once the step has retired.
     pub(crate) end: u32,
     /// Whether the entry has a sampling row.
     pub(crate) sampled: bool,
-}
-
-impl Entry {
-    pub(crate) fn handle(&self) -> Handle {
-        Handle {
-            slot: self.slot,
-            generation: self.generation,
-        }
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -63,8 +53,10 @@ impl Launches {
     }
 
     /// An empty launch to fill.
-    pub(crate) fn draft(&mut self) -> Launch {
-        self.spare.pop().unwrap_or_default()
+    pub(crate) fn draft(&mut self, step: u64) -> Launch {
+        let mut launch = self.spare.pop().unwrap_or_default();
+        launch.step = step;
+        launch
     }
 
     pub(crate) fn push(&mut self, launch: Launch) {

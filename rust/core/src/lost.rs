@@ -1,7 +1,7 @@
 //! `worker_lost`: the worker's memory is gone, the requests are not.
 
 use crate::suspects::{Standing, Suspects, Suspicion, halve};
-use crate::{Core, Event, FinishReason};
+use crate::{Core, Event, FinishReason, Handle};
 
 impl Core {
     pub(crate) fn lose_worker(&mut self) {
@@ -17,23 +17,29 @@ impl Core {
         }
         self.cache.reset();
         self.rows.reset(self.config.max_running);
+        self.side_users = 0;
         self.requeue_all();
     }
 
     /// Suspects the rows of unretired steps; returns the one that is convicted.
     fn accuse(&mut self) -> Option<u32> {
-        let mut named: Vec<(u32, u32)> = Vec::new();
+        let mut named: Vec<(Handle, u32)> = Vec::new();
         for entry in self.launches.iter().flat_map(|launch| &launch.entries) {
-            if let Some(slot) = self.requests.resolve(entry.handle())
-                && !named.iter().any(|&(known, _)| known == slot)
-            {
-                named.push((slot, entry.end));
+            match named.iter_mut().find(|(known, _)| *known == entry.handle) {
+                Some((_, end)) => *end = entry.end.min(*end),
+                None => named.push((entry.handle, entry.end)),
             }
         }
+        // A request that has ended meanwhile may be the killer: it counts as company.
         let alone = named.len() == 1;
         let mut culprit = None;
         let mut repeated = Vec::new();
-        for &(slot, end) in &named {
+        let mut open = false;
+        for (handle, end) in named {
+            let Some(slot) = self.requests.resolve(handle) else {
+                continue;
+            };
+            open = true;
             let suspicion = &mut self.requests[slot].suspicion;
             if suspicion.standing != Standing::Clear {
                 repeated.push(slot);
@@ -42,7 +48,7 @@ impl Core {
                 culprit = Some(slot);
             }
         }
-        if !named.is_empty() {
+        if open {
             self.hold_trial(&repeated);
         }
         culprit

@@ -2,7 +2,7 @@
 
 use crate::active::Active;
 use crate::launches::{Entry, Launch};
-use crate::{SamplingRow, StepPlan};
+use crate::{Handle, SamplingRow, StepPlan};
 
 impl StepPlan {
     /// Empties every array and keeps its memory.
@@ -40,10 +40,11 @@ impl StepPlan {
         request.table_sent = request.blocks.len() as u32;
     }
 
-    fn write_tokens(&mut self, request: &Active, count: u32, block_size: u32) {
+    fn write_tokens(&mut self, request: &Active, count: u32, block_shift: u32) {
+        let offset_mask = (1 << block_shift) - 1;
         for position in request.computed..request.computed + count {
-            let block = request.blocks[(position / block_size) as usize];
-            let slot = i64::from(block) * i64::from(block_size) + i64::from(position % block_size);
+            let block = request.blocks[(position >> block_shift) as usize];
+            let slot = i64::from(block) << block_shift | i64::from(position & offset_mask);
             self.token_ids.push(request.token_at(position));
             self.positions.push(position as i32);
             self.slots.push(slot);
@@ -55,7 +56,7 @@ impl StepPlan {
     }
 
     fn write_sampling(&mut self, request: &Active) {
-        let penalty_offset = request.is_penalised().then_some(self.side.len() as u32);
+        let penalty_offset = request.has_penalties.then_some(self.side.len() as u32);
         if penalty_offset.is_some() {
             self.side.push(request.prompt);
             self.side.push(request.outputs());
@@ -86,22 +87,26 @@ impl Launch {
         &mut self,
         plan: &mut StepPlan,
         request: &mut Active,
-        (slot, generation): (u32, u32),
+        handle: Handle,
         count: u32,
-        block_size: u32,
+        block_shift: u32,
     ) {
         plan.write_table_delta(request);
-        plan.write_tokens(request, count, block_size);
+        plan.write_tokens(request, count, block_shift);
         let sampled = count == request.remaining();
         if sampled {
             plan.write_sampling(request);
             request.pending += 1;
+            if request.has_side_data {
+                request.side_step = self.step;
+            }
         }
-        // With `pending` raised, `remaining` is 1 again: the token that was just sampled.
+        // With `pending` raised, `remaining` is 1 again: the token that is being sampled.
         request.computed += count;
+        request.last_step = self.step;
+        request.inflight += 1;
         self.entries.push(Entry {
-            slot,
-            generation,
+            handle,
             residency: request.residency,
             lineage: request.lineage,
             end: request.computed,

@@ -13,13 +13,13 @@ const RESERVE_STEPS: u64 = 8;
 impl Core {
     /// Preempts until the blocks that there are or will be cover the decoding rows' need. True: somebody was.
     pub(crate) fn relieve_pressure(&mut self) -> bool {
-        let block_size = self.config.block_size;
+        let shift = self.block_shift;
         if self.cache.pool.allocatable() as usize >= self.running.len() {
             return false;
         }
         let wants = |core: &Self, slot: u32| {
             let request = &core.requests[slot];
-            request.needs_block(block_size) && request.is_plannable() && request.is_in_ack_window()
+            request.needs_block(shift) && request.is_plannable() && request.is_in_ack_window()
         };
         let mut need = self
             .running

@@ -47,11 +47,16 @@ impl Core {
     }
 
     fn retire_entry(&mut self, entry: &Entry, outcome: Option<(RowStatus, u32)>) {
-        let Some(slot) = self.requests.resolve(entry.handle()) else {
+        let Some(slot) = self.requests.resolve(entry.handle) else {
             return;
         };
         let request = &mut self.requests[slot];
         request.inflight -= 1;
+        let suspicion = &mut request.suspicion;
+        if self.suspects.step_retired(suspicion, entry.end) {
+            self.release_parked();
+        }
+        let request = &mut self.requests[slot];
         if request.lineage != entry.lineage {
             return;
         }
@@ -79,12 +84,6 @@ impl Core {
         if resident {
             request.retired = entry.end;
         }
-        if self
-            .suspects
-            .step_retired(&mut request.suspicion, entry.end)
-        {
-            self.release_parked();
-        }
         match outcome {
             Some((_, id)) => self.commit(slot, id, resident),
             None => self.intern(slot),
@@ -100,7 +99,7 @@ impl Core {
         }
         let index = request.outputs();
         request.tokens.push(id);
-        let stopped = request.stop_ids.contains(&id);
+        let stopped = request.stops_at(id);
         let exhausted = index + 1 == request.max_tokens;
         self.events.push(Event::Token {
             submission: request.submission(),

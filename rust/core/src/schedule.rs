@@ -21,7 +21,7 @@ impl Core {
             return false;
         }
         self.plan.clear();
-        self.draft = self.launches.draft();
+        self.draft = self.launches.draft(self.step + 1);
         let mut budget = Budget {
             tokens: self.config.max_batched_tokens,
             prefill: self.config.max_prefill_tokens.unwrap_or(u32::MAX),
@@ -39,6 +39,9 @@ impl Core {
 
     /// Room in the side arena goes to those who were served longest ago, so that none starves.
     fn grant_side_data(&mut self, budget: &mut Budget) {
+        if self.side_users == 0 {
+            return;
+        }
         let chunk = budget.tokens.min(budget.prefill);
         let mut side = std::mem::take(&mut self.scratch.side);
         side.clear();
@@ -46,10 +49,7 @@ impl Core {
             let request = &mut self.requests[slot];
             request.side_granted = false;
             let ends = request.is_decoding() || request.remaining() <= chunk;
-            if request.uses_side_data()
-                && ends
-                && request.is_plannable()
-                && request.is_in_ack_window()
+            if request.has_side_data && ends && request.is_plannable() && request.is_in_ack_window()
             {
                 side.push((request.side_step, request.arrival, slot));
             }
@@ -69,11 +69,11 @@ impl Core {
     }
 
     fn place_decodes(&mut self, budget: &mut Budget) {
-        let block_size = self.config.block_size;
+        let shift = self.block_shift;
         let mut prefilling = std::mem::take(&mut self.scratch.slots);
         prefilling.clear();
         for slot in self.running.slots() {
-            let request = &mut self.requests[slot];
+            let (handle, request) = self.requests.get_mut(slot);
             if !request.is_plannable() {
                 continue;
             }
@@ -84,14 +84,11 @@ impl Core {
             if !request.may_sample() {
                 continue;
             }
-            if request.needs_block(block_size) && !self.cache.allocate(1, &mut request.blocks) {
+            if request.needs_block(shift) && !self.cache.allocate(1, &mut request.blocks) {
                 continue;
             }
             budget.tokens -= 1;
-            let generation = self.requests.generation(slot);
-            let request = &mut self.requests[slot];
-            self.draft
-                .place(&mut self.plan, request, (slot, generation), 1, block_size);
+            self.draft.place(&mut self.plan, request, handle, 1, shift);
         }
         self.plan.num_decode_rows = self.plan.rows.len() as u32;
         self.scratch.slots = prefilling;
@@ -108,7 +105,7 @@ impl Core {
     /// Places as much of a prompt as the budget has room for. Where it may not be sampled yet, its
     /// last token stays behind.
     pub(crate) fn place_chunk(&mut self, slot: u32, budget: &mut Budget) {
-        let request = &self.requests[slot];
+        let (handle, request) = self.requests.get_mut(slot);
         let remaining = request.remaining();
         let mut count = remaining.min(budget.tokens).min(budget.prefill);
         if count == remaining && !request.may_sample() {
@@ -119,19 +116,12 @@ impl Core {
         }
         budget.tokens -= count;
         budget.prefill -= count;
-        let generation = self.requests.generation(slot);
-        let block_size = self.config.block_size;
-        let request = &mut self.requests[slot];
-        self.draft.place(
-            &mut self.plan,
-            request,
-            (slot, generation),
-            count,
-            block_size,
-        );
+        let shift = self.block_shift;
+        self.draft
+            .place(&mut self.plan, request, handle, count, shift);
     }
 
-    /// The plan is final: number it and stamp what it names.
+    /// The plan is final: number it.
     fn launch(&mut self) -> bool {
         let mut launch = std::mem::take(&mut self.draft);
         if self.plan.rows.is_empty() {
@@ -142,21 +132,13 @@ impl Core {
         self.counters.steps += 1;
         self.plan.epoch = self.epoch;
         self.plan.step = self.step;
-        launch.step = self.step;
         launch.samples = self.plan.sampling.len();
-        for entry in &launch.entries {
-            let request = &mut self.requests[entry.slot];
-            request.last_step = self.step;
-            request.inflight += 1;
-            if entry.sampled && request.uses_side_data() {
-                request.side_step = self.step;
-            }
-        }
         #[cfg(feature = "planted-faults")]
         if self.config.fault == Some(crate::Fault::InternBeforeRetirement) {
             for entry in &launch.entries {
-                let known = self.requests[entry.slot].known();
-                self.intern_up_to(entry.slot, entry.end.min(known));
+                let slot = entry.handle.slot;
+                let known = self.requests[slot].known();
+                self.intern_up_to(slot, entry.end.min(known));
             }
         }
         self.launches.push(launch);

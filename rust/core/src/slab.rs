@@ -3,6 +3,7 @@
 use crate::Handle;
 use crate::active::Active;
 
+#[repr(C, align(64))]
 #[derive(Clone, Debug)]
 struct Slot {
     generation: u32,
@@ -49,8 +50,12 @@ impl Slab {
         (slot.generation == handle.generation && slot.request.is_some()).then_some(handle.slot)
     }
 
-    pub(crate) fn generation(&self, slot: u32) -> u32 {
-        self.slots[slot as usize].generation
+    /// The open request in a slot, with its handle.
+    pub(crate) fn get_mut(&mut self, slot: u32) -> (Handle, &mut Active) {
+        let entry = &mut self.slots[slot as usize];
+        let generation = entry.generation;
+        let request = entry.request.as_mut().expect(OPEN);
+        (Handle { slot, generation }, request)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Active)> {
