@@ -84,7 +84,7 @@ clippy:
 cargo-tests:
 	@if cargo nextest --version >/dev/null 2>&1; then runner="nextest run"; else runner=test; fi; set -x; \
 	 cargo $$runner --workspace --exclude diptych-python --locked; \
-	 cargo $$runner -p diptych-core --features planted-faults --locked
+	 cargo $$runner -p diptych-core --features planted-faults --locked --test proof planted_faults
 
 ruff: setup
 	$(BIN)/ruff check .
