@@ -97,11 +97,11 @@ fn is_sequence(value: &Value) -> bool {
     )
 }
 
+/// `json.dumps` with transformers' defaults, in place of Jinja's own filter, which escapes for HTML.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the template engine hands keyword arguments over by value"
 )]
-/// `json.dumps` with transformers' defaults, in place of Jinja's own filter, which escapes for HTML.
 fn tojson(
     value: &Value,
     ensure_ascii: Option<bool>,

@@ -144,7 +144,7 @@ fn requests_of_another_shape_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a25_an_unpaired_surrogate_is_refused() {
+fn an_unpaired_surrogate_is_refused() {
     let template = template("{{ messages[0].content }}");
     for escape in [r"\ud83d", r"\ude00", r"\ud83dx", r"\ud83d\ud83d"] {
         let request = format!(r#"{{"messages": [{{"role": "user", "content": "{escape}"}}]}}"#);

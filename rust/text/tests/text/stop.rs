@@ -41,7 +41,7 @@ fn streamed_text(stop: &[&str], ids: &[u32]) -> String {
 }
 
 #[test]
-fn a9_every_substring_as_a_stop_cuts_the_text_before_its_first_place() {
+fn every_substring_as_a_stop_cuts_the_text_before_its_first_place() {
     let table = table();
     let text = "the thé €ther, the 😀 thing; in the end";
     let ids = bytes_ids(text.as_bytes());
@@ -69,7 +69,7 @@ fn a9_every_substring_as_a_stop_cuts_the_text_before_its_first_place() {
 }
 
 #[test]
-fn a10_a_stop_that_ends_inside_a_token_drops_the_rest_of_that_token() {
+fn a_stop_that_ends_inside_a_token_drops_the_rest_of_that_token() {
     let ids = [u32::from(b'a'), id(b" the"), id(b"ing")];
     let streamed = stream(&table(), stops(&[" t"]), &ids);
     assert_eq!(streamed.text(), "a");
@@ -78,7 +78,7 @@ fn a10_a_stop_that_ends_inside_a_token_drops_the_rest_of_that_token() {
 }
 
 #[test]
-fn a10_a_hidden_stop_token_removes_no_visible_text() {
+fn a_hidden_stop_token_removes_no_visible_text() {
     let mut stream = TextStream::new(table(), stops(&["never"])).unwrap();
     let mut out = String::new();
     assert_eq!(stream.push(id(b" the"), &mut out), None);
@@ -88,7 +88,7 @@ fn a10_a_hidden_stop_token_removes_no_visible_text() {
 }
 
 #[test]
-fn a13_a_stop_that_does_not_occur_delays_nothing() {
+fn a_stop_that_does_not_occur_delays_nothing() {
     let ids = bytes_ids(b"quick brown fox");
     let streamed = stream(&table(), stops(&["0123456789 0123456789 01234567"]), &ids);
     let letters: Vec<String> = "quick brown fox"
@@ -100,7 +100,7 @@ fn a13_a_stop_that_does_not_occur_delays_nothing() {
 }
 
 #[test]
-fn a13_only_a_live_prefix_is_held_back() {
+fn only_a_live_prefix_is_held_back() {
     let streamed = stream(&table(), stops(&["</tool>"]), &bytes_ids(b"a<b</to<"));
     assert_eq!(
         streamed.deltas,
@@ -109,7 +109,7 @@ fn a13_only_a_live_prefix_is_held_back() {
 }
 
 #[test]
-fn a14_what_was_held_back_is_sent_at_the_end() {
+fn what_was_held_back_is_sent_at_the_end() {
     assert_eq!(streamed_text(&["endx"], &bytes_ids(b"the end")), "the end");
     assert_eq!(streamed_text(&["<think>"], &bytes_ids(b"<")), "<");
     assert_eq!(
@@ -185,7 +185,7 @@ fn the_replacement_of_a_begun_character_can_complete_a_stop_at_the_end() {
 }
 
 #[test]
-fn d22_stop_lists_are_honoured_or_refused() {
+fn stop_lists_are_honoured_or_refused() {
     let new = |stop: Vec<String>| {
         TextStream::new(
             table(),
@@ -224,7 +224,7 @@ fn d22_stop_lists_are_honoured_or_refused() {
 }
 
 #[test]
-fn d22_stops_that_are_not_ascii_match_by_code_points_without_normalising() {
+fn stops_that_are_not_ascii_match_by_code_points_without_normalising() {
     let ids = bytes_ids("cafe\u{301} café 😀".as_bytes());
     assert_eq!(streamed_text(&["é"], &ids), "cafe\u{301} caf");
     assert_eq!(streamed_text(&["e\u{301}"], &ids), "caf");
@@ -232,7 +232,7 @@ fn d22_stops_that_are_not_ascii_match_by_code_points_without_normalising() {
 }
 
 #[test]
-fn d22_a_long_stop_matches_across_as_many_tokens_as_it_takes() {
+fn a_long_stop_matches_across_as_many_tokens_as_it_takes() {
     let stop = "ab".repeat(5_000);
     let text = format!("ab{stop}c");
     let streamed = stream(&table(), stops(&[&stop]), &bytes_ids(text.as_bytes()));
