@@ -11,7 +11,7 @@ def main() -> int:
     # A Ctrl-C or a service manager signals the whole group: only the host decides when a worker ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Threads that wait for each other spin a moment, then sleep: beside other work a long spin costs ten times the step.
+    # Threads that wait for each other spin a moment, then sleep: beside other work a long spin costs ten steps.
     os.environ.setdefault("GOMP_SPINCOUNT", "1500")
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"diptych worker {os.getpid()}: %(levelname)s %(message)s"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from diptych.worker.runner import ModelRunner
-from diptych.worker.step import PLACEHOLDER, Sizes
+from diptych.worker.step import PLACEHOLDER
 
 # Longest chunk worth running: what is set up lazily depends on shapes up to here (MLP slices, attention tiles).
 PREFILL_TOKENS = 1024
@@ -51,25 +51,26 @@ class SyntheticStep:
         return self.arrays[name]
 
 
-def _run(runner: ModelRunner, rows: Sequence[tuple[int, int, Sequence[int]]], num_decode_rows: int) -> None:
-    """Runs the rows greedy and sampled. All tables point to the null block, which nobody reads."""
-    sizes: Sizes = runner.sizes
-    for sampled in (False, True):
-        step = SyntheticStep(rows, num_decode_rows, sampled)
-        step.arrays["slots"] = step.arrays["positions"].astype(np.int64) % sizes.block_size
-        runner.run(step)
+def _run(
+    runner: ModelRunner, rows: Sequence[tuple[int, int, Sequence[int]]], num_decode_rows: int, sampled: bool
+) -> None:
+    """Runs a step of these rows. All tables point to the null block, which nobody reads."""
+    step = SyntheticStep(rows, num_decode_rows, sampled)
+    step.arrays["slots"] = step.arrays["positions"].astype(np.int64) % runner.sizes.block_size
+    runner.run(step)
 
 
 def warm_up_prefill(runner: ModelRunner) -> None:
     """A chunk as long as a step allows, at most PREFILL_TOKENS."""
     sizes = runner.sizes
     length = min(sizes.max_tokens, sizes.max_model_len, PREFILL_TOKENS)
-    _run(runner, [(0, 0, [index % sizes.vocabulary for index in range(length)])], 0)
+    _run(runner, [(0, 0, [index % sizes.vocabulary for index in range(length)])], 0, sampled=False)
 
 
 def warm_up_decode(runner: ModelRunner) -> None:
-    """One row, and a few."""
+    """One row, and a few, greedy and sampled."""
     sizes = runner.sizes
     position = min(sizes.max_model_len - 1, 300)
     for count in sorted({min(rows, sizes.max_running, sizes.max_tokens) for rows in DECODE_ROWS}):
-        _run(runner, [(row, position, [PLACEHOLDER]) for row in range(count)], count)
+        for sampled in (False, True):
+            _run(runner, [(row, position, [PLACEHOLDER]) for row in range(count)], count, sampled)
