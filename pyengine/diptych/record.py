@@ -24,6 +24,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int = 0
     cached_tokens: int | None = None
+    tokenised_ns: int = 0
     first_token_ns: int = 0
     finished_ns: int = 0
     timings: Timings | None = None
@@ -35,6 +36,7 @@ class RequestRecord:
     def saw(self, frame: Frame) -> None:
         if frame.accepted is not None:
             self.prompt_tokens = frame.accepted.prompt_tokens
+            self.tokenised_ns = time.monotonic_ns()
         if frame.token_ids:
             if not self.first_token_ns:
                 self.first_token_ns = time.monotonic_ns()

@@ -100,7 +100,7 @@ def moments(record: RequestRecord) -> Timings:
     """The core's moments; for a request whose end it has not told, what this process saw of it."""
     if record.timings is not None:
         return record.timings
-    return Timings(record.arrived_ns, 0, 0, record.first_token_ns, record.finished_ns)
+    return Timings(record.arrived_ns, record.tokenised_ns, 0, record.first_token_ns, record.finished_ns)
 
 
 def _events(record: RequestRecord) -> Iterator[tuple[int, str]]:

@@ -173,8 +173,9 @@ async def test_aborted_requests_have_a_complete_span(
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "aborted")
     assert (told["error.type"], told["gen_ai.response.finish_reasons"]) == ("aborted", ("abort",))
     assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (3, 2)
+    assert told["diptych.time_in_decode"] >= 0
     assert told["diptych.time_total"] >= told["diptych.time_to_first_token"] >= 0
-    assert [event.name for event in span.events] == ["diptych.first_token", "diptych.aborted"]
+    assert [event.name for event in span.events] == ["diptych.tokenised", "diptych.first_token", "diptych.aborted"]
 
 
 async def test_spans_started_are_spans_ended_after_every_way_out(
