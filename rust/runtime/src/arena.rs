@@ -343,3 +343,6 @@ impl HostArenas {
         hasher.digest()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ mod frame_queue;
 mod layout;
 mod mailbox;
 mod memory;
+mod messages;
 mod options;
 mod os;
 mod params;

@@ -83,8 +83,9 @@ impl Params {
     fn list_problems(&self, vocabulary: u32, problems: &mut Vec<String>) {
         let mut biased: Vec<u32> = self.logit_bias.iter().map(|(id, _)| *id).collect();
         biased.sort_unstable();
-        if let Some(pair) = biased.windows(2).find(|pair| pair[0] == pair[1]) {
-            problems.push(format!("logit_bias names id {} twice", pair[0]));
+        let mut pairs = biased.iter().zip(biased.iter().skip(1));
+        if let Some((id, _)) = pairs.find(|(id, next)| id == next) {
+            problems.push(format!("logit_bias names id {id} twice"));
         }
         for (id, value) in &self.logit_bias {
             if *id >= vocabulary {

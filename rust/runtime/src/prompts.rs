@@ -11,9 +11,10 @@ use diptych_core::Request;
 use diptych_text::{StreamOptions, TextError, TextStream, Tokenizer};
 
 use crate::frame::FailureKind;
+use crate::messages::{Problem, Submission};
 use crate::now_ns;
 use crate::options::Prompt;
-use crate::shared::{Open, Problem, Shared, Submission, lock};
+use crate::shared::{Open, Shared, lock};
 
 /// A prompt of at most this many bytes is short: well under a millisecond of work.
 const SHORT: usize = 16 * 1024;

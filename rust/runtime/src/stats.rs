@@ -1,8 +1,10 @@
 //! Counters and histograms of one engine.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::frame::{Done, Timings};
 
@@ -112,19 +114,31 @@ impl Statistics {
     }
 }
 
-/// Parts of the worker's last restart, in seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+/// Parts of the worker's last restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Restart {
     /// From the first sign of its end until it was collected.
-    pub(crate) detect_s: f64,
+    pub(crate) detect: Duration,
     /// Waited before the next start.
-    pub(crate) backoff_s: f64,
+    pub(crate) backoff: Duration,
     /// Making arenas and starting the process.
-    pub(crate) spawn_s: f64,
+    pub(crate) spawn: Duration,
     /// From there to `hello`.
-    pub(crate) hello_s: f64,
+    pub(crate) hello: Duration,
     /// From there to `ready`.
-    pub(crate) ready_s: f64,
+    pub(crate) ready: Duration,
+}
+
+impl Restart {
+    fn to_json(self) -> Value {
+        json!({
+            "detect_s": self.detect.as_secs_f64(),
+            "backoff_s": self.backoff.as_secs_f64(),
+            "spawn_s": self.spawn.as_secs_f64(),
+            "hello_s": self.hello.as_secs_f64(),
+            "ready_s": self.ready.as_secs_f64(),
+        })
+    }
 }
 
 /// What the engine thread publishes after each turn.
@@ -146,7 +160,7 @@ pub(crate) fn to_json(
     open_requests: usize,
 ) -> Vec<u8> {
     let core = &snapshot.core;
-    let json = serde_json::json!({
+    let json = json!({
         "requests_running": core.running,
         "requests_waiting": core.waiting,
         "kv_blocks_total": core.blocks,
@@ -163,7 +177,7 @@ pub(crate) fn to_json(
         "steps": core.steps,
         "worker_alive": snapshot.worker_alive,
         "histograms": statistics.histograms,
-        "last_restart": snapshot.last_restart,
+        "last_restart": snapshot.last_restart.map(Restart::to_json),
         "last_worker_error": snapshot.last_worker_error,
         "open_requests": open_requests,
     });

@@ -6,7 +6,7 @@ use common::{ModelFolder, Rig, expected, merge, options, start};
 use diptych_runtime::{EngineError, FailureKind, Prompt};
 use serde_json::{Value, json};
 
-fn faulty(faults: Value) -> Rig {
+fn faulty(faults: &Value) -> Rig {
     Rig::new("scripted_thread", json!({"faults": faults}), json!({}))
 }
 
@@ -27,7 +27,7 @@ fn assert_exact(rig: &Rig, requests: &[(u64, Vec<u32>)]) {
 
 #[test]
 fn a_row_of_nan_or_an_impossible_id_fails_alone() {
-    let mut rig = faulty(json!({"nan": [[2, 5]], "bad_id": [[4, 0]]}));
+    let mut rig = faulty(&json!({"nan": [[2, 5]], "bad_id": [[4, 0]]}));
     let mut requests = six(&rig);
     rig.finish(
         &requests
@@ -50,7 +50,7 @@ fn a_row_of_nan_or_an_impossible_id_fails_alone() {
 #[test]
 fn streams_go_on_after_garbage_an_exception_or_the_end_of_the_worker() {
     for fault in ["garbage_step", "raise_step", "die_step"] {
-        let mut rig = faulty(json!({fault: 9}));
+        let mut rig = faulty(&json!({fault: 9}));
         let requests = six(&rig);
         rig.finish(
             &requests
@@ -75,7 +75,7 @@ fn streams_go_on_after_garbage_an_exception_or_the_end_of_the_worker() {
 
 #[test]
 fn a_request_that_kills_its_worker_fails_alone() {
-    let mut rig = faulty(json!({"die_at_submission": 3}));
+    let mut rig = faulty(&json!({"die_at_submission": 3}));
     let mut requests = six(&rig);
     rig.finish(
         &requests
@@ -89,7 +89,7 @@ fn a_request_that_kills_its_worker_fails_alone() {
     rig.assert_idle();
 }
 
-fn with_test_faults(faults: Value) -> Rig {
+fn with_test_faults(faults: &Value) -> Rig {
     let folder = ModelFolder::new();
     let mut options = options(&folder, "scripted_thread", json!({}), json!({}));
     merge(&mut options, json!({"test_faults": faults}));
@@ -98,7 +98,7 @@ fn with_test_faults(faults: Value) -> Rig {
 
 #[test]
 fn a_panic_in_the_engine_fails_what_is_open_and_nothing_later() {
-    let mut rig = with_test_faults(json!({"panic_at_step": 8}));
+    let mut rig = with_test_faults(&json!({"panic_at_step": 8}));
     let requests = six(&rig);
     rig.finish(
         &requests
@@ -129,7 +129,7 @@ fn a_panic_in_the_engine_fails_what_is_open_and_nothing_later() {
 
 #[test]
 fn a_panic_over_one_text_fails_that_request_alone() {
-    let mut rig = with_test_faults(json!({"panic_at_text_of": 1}));
+    let mut rig = with_test_faults(&json!({"panic_at_text_of": 1}));
     let mut requests = six(&rig);
     rig.finish(
         &requests
@@ -194,7 +194,7 @@ fn options_that_contradict_each_other_are_refused_with_their_name() {
 
 #[test]
 fn a_pool_of_another_size_after_a_restart_fails_what_is_open() {
-    let mut rig = faulty(json!({"die_step": 4, "num_blocks_later": 300}));
+    let mut rig = faulty(&json!({"die_step": 4, "num_blocks_later": 300}));
     let requests = six(&rig);
     rig.finish(
         &requests

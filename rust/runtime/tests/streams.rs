@@ -48,6 +48,34 @@ fn streams_are_exact_under_preemption_chunking_and_prefix_sharing() {
 }
 
 #[test]
+fn steps_that_overlap_give_the_same_streams() {
+    for depth in [1, 2] {
+        let mut rig = Rig::new(
+            "scripted_thread",
+            json!({"num_blocks": 40}),
+            json!({"max_batched_tokens": 24, "max_running": 8, "overlap_depth": depth}),
+        );
+        let prompts: Vec<Vec<u32>> = (0..20_u32).map(|index| vec![index % 5; 9]).collect();
+        let requests: Vec<u64> = prompts.iter().map(|prompt| rig.ids(prompt, 40)).collect();
+        let stopped = rig.submit(
+            Prompt::Tokens(vec![0; 9]),
+            json!({"max_tokens": 40, "stop_token_ids": [expected(&[0; 9], 8)[7]]}),
+        );
+        rig.finish(&requests);
+        rig.finish(&[stopped]);
+        for (request, prompt) in requests.iter().zip(&prompts) {
+            assert_eq!(
+                rig.answers[request].ids,
+                expected(prompt, 40),
+                "depth {depth}"
+            );
+        }
+        assert_eq!(rig.answers[&stopped].finished().reason, FinishReason::Stop);
+        rig.assert_idle();
+    }
+}
+
+#[test]
 fn a_slow_reader_gets_one_frame_per_request_and_loses_nothing() {
     let mut rig = rig();
     let requests: Vec<u64> = (0..8).map(|index| rig.ids(&[index, 7], 100)).collect();

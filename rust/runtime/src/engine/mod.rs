@@ -1,8 +1,11 @@
 //! The engine's face: everything here may be called from any thread.
 
 mod link;
+mod poison;
+mod refusal;
 mod supervisor;
 mod thread;
+mod worker_state;
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
@@ -18,10 +21,11 @@ use crate::control::HostMessage;
 use crate::engine::thread::EngineThread;
 use crate::frame::FailureKind;
 use crate::layout::Capacities;
+use crate::messages::{Command, Problem, TextMessage};
 use crate::options::{EngineOptions, WorkerKind};
 use crate::params::Params;
 use crate::prompts::{PromptJob, longest_prompt, run_job, run_prompts};
-use crate::shared::{Command, Owner, Problem, Shared, Slot, TextMessage, Texts, lock};
+use crate::shared::{Owner, Shared, Slot, Texts, lock};
 use crate::text::run_text;
 use crate::worker::{Port, PortError};
 use crate::{EngineError, FrameQueue, Prompt, os, stats};

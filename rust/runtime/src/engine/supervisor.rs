@@ -11,9 +11,11 @@ use crate::EngineError;
 use crate::control::{HostMessage, WorkerMessage, decode};
 use crate::engine::Ready;
 use crate::engine::link::Link;
+use crate::engine::worker_state::{Change, End, Hello, Look, State};
 use crate::frame::FailureKind;
 use crate::layout::{Capacities, LAYOUT_VERSION};
-use crate::shared::{Problem, Shared, Slot, lock};
+use crate::messages::Problem;
+use crate::shared::{Shared, Slot, lock};
 use crate::stats::Restart;
 
 /// Start-ups that may fail in a row before open requests are failed.
@@ -24,58 +26,6 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Longest waiting time before a restart.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
-
-/// What the engine thread has to act on.
-#[derive(Debug)]
-pub(super) enum Change {
-    /// The worker takes steps.
-    Ready(Ready),
-    /// The worker has ended and was collected.
-    Ended(Box<Link>, End),
-    /// No worker could be started.
-    NotStarted(End),
-}
-
-/// Why and how a worker ended.
-#[derive(Clone, Debug)]
-pub(super) struct End {
-    /// Exception class, or a name of ours.
-    pub(super) class: String,
-    pub(super) message: String,
-    /// Whether it was ready before.
-    pub(super) served: bool,
-    /// Whether its last results may be used.
-    pub(super) trusted: bool,
-    noticed: Instant,
-}
-
-#[derive(Debug)]
-enum State {
-    /// No worker, and none will be started.
-    Stopped(String),
-    Waiting(Instant),
-    Starting {
-        link: Box<Link>,
-        began: Instant,
-        hello: Option<Hello>,
-    },
-    Running(Box<Link>),
-    Dying(Box<Link>, End),
-}
-
-/// A worker's description of itself, checked.
-#[derive(Debug)]
-struct Hello {
-    said: Instant,
-    info: Value,
-    num_blocks: u32,
-}
-
-/// Whether [`Supervisor::advance`] has to look once more before it answers.
-enum Look {
-    Again,
-    Done(Option<Change>),
-}
 
 #[derive(Debug)]
 pub(super) struct Supervisor {
@@ -203,7 +153,7 @@ impl Supervisor {
         match Link::start(&self.shared.options, self.capacities, epoch) {
             Ok((link, inline)) => {
                 *lock(&self.inline) = inline;
-                self.measured.spawn_s = began.elapsed().as_secs_f64();
+                self.measured.spawn = began.elapsed();
                 let state = State::Starting {
                     link: Box::new(link),
                     began: Instant::now(),
@@ -212,7 +162,7 @@ impl Supervisor {
                 (state, Look::Again)
             }
             Err(error) => {
-                let end = end("WorkerStartError", error.to_string(), false);
+                let end = End::new("WorkerStartError", error.to_string(), false);
                 self.note_failed_start(&end);
                 let state = self.wait_to_restart();
                 (state, Look::Done(Some(Change::NotStarted(end))))
@@ -226,7 +176,7 @@ impl Supervisor {
         began: Instant,
         hello: Option<Hello>,
     ) -> (State, Look) {
-        let failed = |class: &str, why: String| end(class, why, false);
+        let failed = |class: &str, why: String| End::new(class, why, false);
         let end = match link.message() {
             Ok(Some(WorkerMessage::Hello {
                 layout_version,
@@ -271,13 +221,13 @@ impl Supervisor {
                 }
                 return (State::Running(link), Look::Again);
             }
-            Ok(Some(WorkerMessage::Failed { class, message })) => end(&class, message, true),
+            Ok(Some(WorkerMessage::Failed { class, message })) => End::new(&class, message, true),
             Ok(Some(WorkerMessage::Hello { .. } | WorkerMessage::Ready { .. })) => {
-                end("ProtocolError", "it said hello or ready again", true)
+                End::new("ProtocolError", "it said hello or ready again", true)
             }
-            Ok(None) if link.process_has_ended() => end("WorkerDied", "it ended", true),
+            Ok(None) if link.process_has_ended() => End::new("WorkerDied", "it ended", true),
             Ok(None) => return (State::Running(link), Look::Done(None)),
-            Err(error) => end("WorkerDied", error.to_string(), true),
+            Err(error) => End::new("WorkerDied", error.to_string(), true),
         };
         (self.kill(link, end), Look::Again)
     }
@@ -287,7 +237,7 @@ impl Supervisor {
             return (State::Dying(link, end), Look::Done(None));
         }
         end.message = format!("{} ({})", end.message, link.reap());
-        self.measured.detect_s = end.noticed.elapsed().as_secs_f64();
+        self.measured.detect = end.noticed.elapsed();
         if end.served {
             self.last_error = Some(format!("{}: {}", end.class, end.message));
         } else {
@@ -339,8 +289,8 @@ impl Supervisor {
         timings: Value,
     ) -> (State, Look) {
         if self.num_blocks.is_some() {
-            self.measured.hello_s = (hello.said - began).as_secs_f64();
-            self.measured.ready_s = hello.said.elapsed().as_secs_f64();
+            self.measured.hello = hello.said - began;
+            self.measured.ready = hello.said.elapsed();
             self.last_restart = Some(self.measured);
             self.restarts += 1;
         }
@@ -358,7 +308,7 @@ impl Supervisor {
     pub(super) fn end_running(&mut self, class: &str, message: String, trusted: bool) {
         match std::mem::replace(&mut self.state, State::Stopped(String::new())) {
             State::Running(link) => {
-                let mut end = end(class, message, true);
+                let mut end = End::new(class, message, true);
                 end.trusted = trusted;
                 self.state = self.kill(link, end);
             }
@@ -385,7 +335,7 @@ impl Supervisor {
             doublings => (FIRST_BACKOFF * 2_u32.pow((doublings - 1).min(16))).min(LONGEST_BACKOFF),
         };
         self.restarts_without_step = self.restarts_without_step.saturating_add(1);
-        self.measured.backoff_s = backoff.as_secs_f64();
+        self.measured.backoff = backoff;
         State::Waiting(Instant::now() + backoff)
     }
 
@@ -418,8 +368,7 @@ impl Supervisor {
                 let asked = link.send(&HostMessage::Shutdown).is_ok();
                 (link, asked)
             }
-            State::Starting { link, .. } => (link, false),
-            State::Dying(link, _) => (link, false),
+            State::Starting { link, .. } | State::Dying(link, _) => (link, false),
             State::Stopped(_) | State::Waiting(_) => return,
         };
         drop(lock(&self.inline).take());
@@ -430,15 +379,5 @@ impl Supervisor {
             link.kill();
         }
         link.reap();
-    }
-}
-
-fn end(class: &str, message: impl Into<String>, served: bool) -> End {
-    End {
-        class: class.to_owned(),
-        message: message.into(),
-        served,
-        trusted: served,
-        noticed: Instant::now(),
     }
 }

@@ -11,30 +11,32 @@ use diptych_core::{Core, CoreConfig, Error, Event, Handle, RowStatus, Stats, Ste
 
 use crate::EngineError;
 use crate::arena::Outcome;
-use crate::engine::supervisor::{Change, End, Supervisor};
+use crate::engine::poison::sum_counters;
+use crate::engine::refusal::refusal;
+use crate::engine::supervisor::Supervisor;
+use crate::engine::worker_state::{Change, End};
 use crate::frame::FailureKind;
 use crate::layout::Capacities;
+use crate::messages::{AcceptedStream, Command, Problem, Submission, TextMessage};
 use crate::now_ns;
 use crate::os;
-use crate::shared::{
-    AcceptedStream, Command, Problem, Shared, Slot, Submission, TextMessage, lock,
-};
+use crate::shared::{Shared, Slot, lock};
 
 /// What the engine thread owns.
 pub(super) struct EngineThread {
     shared: Arc<Shared>,
-    core_config: CoreConfig,
-    core: Option<Core>,
-    epoch: u64,
-    supervisor: Supervisor,
+    pub(super) core_config: CoreConfig,
+    pub(super) core: Option<Core>,
+    pub(super) epoch: u64,
+    pub(super) supervisor: Supervisor,
     live: HashMap<u64, Handle>,
     /// Submissions that came before the number of blocks was known.
-    early: Vec<Box<Submission>>,
+    early: Vec<Submission>,
     commands: VecDeque<Command>,
     rows: Vec<(RowStatus, u32)>,
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     /// Counters of the cores that panicked.
-    retired_counters: Stats,
+    pub(super) retired_counters: Stats,
     planned: u64,
     /// Told once the first turn is over.
     started: Option<Arc<Slot<()>>>,
@@ -109,7 +111,7 @@ impl EngineThread {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Submit(submission) => self.submit(submission),
+            Command::Submit(submission) => self.submit(*submission),
             Command::Abort(request) => {
                 if let (Some(core), Some(handle)) = (&mut self.core, self.live.get(&request)) {
                     core.abort(*handle, now_ns());
@@ -135,7 +137,7 @@ impl EngineThread {
         }
     }
 
-    fn submit(&mut self, submission: Box<Submission>) {
+    fn submit(&mut self, submission: Submission) {
         if let Some(problem) = self.supervisor.hopeless() {
             return self.fail(submission.open.number, problem);
         }
@@ -148,7 +150,7 @@ impl EngineThread {
             request,
             stream,
             tokenised,
-        } = *submission;
+        } = submission;
         if open.aborted.load(Ordering::Acquire) {
             return self.say(TextMessage::Aborted(open.number));
         }
@@ -229,7 +231,7 @@ impl EngineThread {
     }
 
     /// The worker's description and the limits make no core.
-    fn unusable(&mut self, error: &Error) {
+    pub(super) fn unusable(&mut self, error: &Error) {
         let error = EngineError::Start {
             class: "ConfigError".to_owned(),
             message: error.to_string(),
@@ -320,7 +322,7 @@ impl EngineThread {
         self.say(TextMessage::Fail { request, problem });
     }
 
-    fn fail_all(&mut self, problem: &Problem) {
+    pub(super) fn fail_all(&mut self, problem: &Problem) {
         let early = std::mem::take(&mut self.early);
         let early = early.iter().map(|submission| submission.open.number);
         let live = std::mem::take(&mut self.live);
@@ -334,34 +336,6 @@ impl EngineThread {
                 core.abort(handle, now_ns());
             }
             self.fail(request, problem.clone());
-        }
-    }
-
-    /// The core panicked: it is never used again.
-    fn poisoned(&mut self, panic: &(dyn std::any::Any + Send)) {
-        let said = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
-        let message = format!("a bug in the engine ended this request: {said}");
-        self.events.clear();
-        if let Some(core) = self.core.take() {
-            add_counters(&mut self.retired_counters, &core);
-        }
-        self.fail_all(&Problem::new(FailureKind::EnginePanicked, message));
-        if self.supervisor.is_running() {
-            self.supervisor
-                .end_running("EnginePanicked", said.to_owned(), false);
-        }
-        if self.supervisor.has_served(self.epoch) {
-            self.epoch += 1;
-        }
-        if self.supervisor.num_blocks().is_some() {
-            match Core::new(self.core_config.clone(), self.epoch) {
-                Ok(core) => self.core = Some(core),
-                Err(error) => self.unusable(&error),
-            }
         }
     }
 
@@ -420,59 +394,5 @@ fn complete(core: Option<&mut Core>, epoch: u64, step: u64, rows: &[(RowStatus, 
         let result = StepResult { epoch, step, rows };
         let completed = core.complete(&result, now_ns());
         assert!(completed.is_ok(), "step {step}: {completed:?}");
-    }
-}
-
-fn add_counters(total: &mut Stats, core: &Core) {
-    // A core that panicked may not even be able to count.
-    if let Ok(stats) = catch_unwind(AssertUnwindSafe(|| core.stats())) {
-        sum_counters(total, &stats);
-    }
-}
-
-fn sum_counters(total: &mut Stats, more: &Stats) {
-    total.prefix_queries += more.prefix_queries;
-    total.prefix_hits += more.prefix_hits;
-    total.preemptions += more.preemptions;
-    total.steps += more.steps;
-    total.generated += more.generated;
-}
-
-/// What a request is told when the core refuses it.
-fn refusal(error: &Error) -> Problem {
-    let kind = match error {
-        Error::ContextLength { .. } => FailureKind::ContextLength,
-        Error::NeverFits { .. } => FailureKind::NeverFits,
-        Error::QueueFull { .. } => FailureKind::QueueFull,
-        Error::EmptyPrompt | Error::UnknownToken { .. } => FailureKind::InvalidPrompt,
-        _ => FailureKind::InvalidParameter,
-    };
-    let problem = Problem::new(kind, error.to_string());
-    match *error {
-        Error::ContextLength {
-            prompt,
-            max_tokens,
-            max_model_len,
-        } => problem
-            .with("prompt_tokens", prompt)
-            .with("max_tokens", max_tokens)
-            .with("max_model_len", max_model_len),
-        Error::NeverFits {
-            prompt,
-            max_tokens,
-            block_size,
-            needed,
-            available,
-        } => problem
-            .with("prompt_tokens", prompt)
-            .with("max_tokens", max_tokens)
-            .with("block_size", block_size)
-            .with("needed_blocks", needed)
-            .with("available_blocks", available),
-        Error::UnknownToken { id, vocabulary } => {
-            problem.with("token_id", id).with("vocabulary", vocabulary)
-        }
-        Error::QueueFull { waiting } => problem.with("requests_waiting", waiting),
-        _ => problem,
     }
 }

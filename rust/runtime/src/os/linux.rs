@@ -221,6 +221,9 @@ pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
+/// Most descriptors in one message.
+const MAX_DESCRIPTORS: usize = 8;
+
 /// Sends `bytes` from their start, with `descriptors` attached; says how many went. Never raises SIGPIPE.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
@@ -240,9 +243,6 @@ pub(crate) fn send(
     let sent = retry(|| rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))?;
     Ok(sent)
 }
-
-/// Most descriptors in one message.
-const MAX_DESCRIPTORS: usize = 8;
 
 /// Receives what is there into `buffer`; 0 is the end of the stream. Received descriptors are appended and close on exec.
 pub(crate) fn receive(

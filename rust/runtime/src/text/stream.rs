@@ -3,7 +3,8 @@
 use diptych_core::FinishReason as CoreReason;
 
 use crate::frame::{Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings};
-use crate::shared::{AcceptedStream, Problem, empty_frame};
+use crate::messages::{AcceptedStream, Problem};
+use crate::shared::empty_frame;
 use crate::stats::Statistics;
 
 /// Most entries in [`Finished::events`].

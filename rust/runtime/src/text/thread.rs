@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use diptych_core::Event;
 
 use crate::frame::{Done, FailureKind, Timings};
-use crate::shared::{Command, Problem, Shared, TextMessage, empty_frame, lock};
+use crate::messages::{Command, Problem, TextMessage};
+use crate::shared::{Shared, empty_frame, lock};
 use crate::stats::Statistics;
 use crate::text::stream::Stream;
 

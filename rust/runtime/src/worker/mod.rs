@@ -8,4 +8,6 @@ mod watch;
 pub use crate::layout::{Item, LAYOUT_VERSION};
 pub use port::{Control, Port, PortError, Work};
 pub use scripted::run_scripted;
+#[cfg(test)]
+pub(crate) use step::WorkerArenas;
 pub use step::{Array, Mark, Step};

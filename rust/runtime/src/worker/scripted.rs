@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use diptych_core::PLACEHOLDER;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -80,6 +81,7 @@ pub fn run_scripted(port: &Port) -> Result<(), PortError> {
             Work::Control(control) => {
                 if control.name() == "reset" {
                     worker.tables.fill(0);
+                    worker.last_ids.fill(POISON);
                 }
                 control.reply(&encode(&serde_json::json!({"steps": worker.steps}))?)?;
             }
@@ -104,6 +106,8 @@ struct Scripted {
     tables: Vec<i32>,
     /// One token id per KV slot.
     kv: Vec<u32>,
+    /// The id that each state row sampled last.
+    last_ids: Vec<u32>,
     first_epoch: bool,
     steps: u64,
 }
@@ -147,6 +151,7 @@ impl Scripted {
             table_length,
             tables: vec![0; init.max_running as usize * table_length],
             kv: vec![POISON; num_blocks as usize * block_size],
+            last_ids: vec![POISON; init.max_running as usize],
             first_epoch,
             steps: 0,
         })
@@ -201,6 +206,7 @@ impl Scripted {
         let rows = step.num_sampling_rows();
         let (mut statuses, mut ids) = (vec![status::OK; rows], vec![0; rows]);
         let indexes = step.slice::<i32>("output_index");
+        let state_rows = step.slice::<i32>("sampling_rows");
         for (row, submission) in step.slice::<i64>("submission").iter().enumerate() {
             let place = (submission.cast_unsigned(), indexes[row].cast_unsigned());
             let id = match &self.options.script {
@@ -208,6 +214,7 @@ impl Scripted {
                 None => self.hashed_id(step, row)?,
             };
             ids[row] = id.cast_signed();
+            self.last_ids[state_rows[row] as usize] = id;
             if self.options.faults.nan.contains(&place) {
                 statuses[row] = status::NAN;
             }
@@ -248,6 +255,7 @@ impl Scripted {
         let slots = step.slice::<i64>("slots");
         let positions = step.slice::<i32>("positions");
         let starts = step.slice::<i32>("query_starts");
+        let ids = step.slice::<i32>("token_ids");
         for (index, row) in step.slice::<i32>("rows").iter().enumerate() {
             for token in starts[index] as usize..starts[index + 1] as usize {
                 let expected = self.slot(*row, positions[token] as usize)?;
@@ -257,7 +265,10 @@ impl Scripted {
                         slots[token], positions[token]
                     ));
                 }
-                self.kv[expected] = step.slice::<i32>("token_ids")[token].cast_unsigned();
+                self.kv[expected] = match ids[token] {
+                    PLACEHOLDER => self.last_ids[*row as usize],
+                    id => id.cast_unsigned(),
+                };
             }
         }
         Ok(())

@@ -46,7 +46,7 @@ pub enum Mark {
 pub struct Step {
     arenas: Arc<WorkerArenas>,
     epoch: u64,
-    step: u64,
+    number: u64,
     image: usize,
     num_decode_rows: usize,
     counts: [usize; Count::ALL.len()],
@@ -126,7 +126,7 @@ impl Step {
         let taken = Self {
             arenas: Arc::clone(arenas),
             epoch,
-            step,
+            number: step,
             image,
             num_decode_rows: word(plan_word::NUM_DECODE_ROWS) as usize,
             counts,
@@ -148,7 +148,7 @@ impl Step {
     /// Number of the step, from 1.
     #[must_use]
     pub fn step(&self) -> u64 {
-        self.step
+        self.number
     }
 
     /// `T`: tokens to compute.
@@ -221,7 +221,7 @@ impl Step {
         if status.len() != rows || ids.len() != rows {
             return Err(PortError::Usage(format!(
                 "step {} samples {rows} rows, published are {} status values and {} ids",
-                self.step,
+                self.number,
                 status.len(),
                 ids.len()
             )));
@@ -262,7 +262,7 @@ impl Step {
         if self.published.swap(true, Ordering::Relaxed) {
             return Err(PortError::Usage(format!(
                 "step {} was published before",
-                self.step
+                self.number
             )));
         }
         Ok(())
@@ -274,7 +274,7 @@ impl Step {
         let layout = &self.arenas.layout;
         let image = self.image * layout.result_bytes;
         let published = self.arenas.result.word(image, result_word::PUBLISHED);
-        published.store(self.step, Ordering::Release);
+        published.store(self.number, Ordering::Release);
         self.arenas.results.raise();
     }
 
@@ -296,5 +296,8 @@ fn mark_word(mark: Mark) -> usize {
 
 /// The longest prefix of `text` of at most `limit` bytes that is whole characters.
 fn truncated(text: &str, limit: usize) -> &str {
-    &text[..text.floor_char_boundary(limit)]
+    let end = (0..=limit.min(text.len()))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }

@@ -1,0 +1,224 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::os::EventFd;
+use crate::worker::{Step, WorkerArenas};
+
+const CAPACITIES: Capacities = Capacities {
+    copies: 2,
+    tokens: 8,
+    rows: 3,
+    deltas: 6,
+    delta_blocks: 12,
+    block_copies: 3,
+    sampling: 3,
+    side_words: 20,
+};
+
+fn plan(step: u64) -> StepPlan {
+    StepPlan {
+        epoch: 3,
+        step,
+        num_decode_rows: 1,
+        token_ids: vec![7, 8, 9],
+        positions: vec![4, 0, 1],
+        slots: vec![1 << 40, 5, 6],
+        rows: vec![2, 0],
+        query_starts: vec![0, 1, 3],
+        sequence_lengths: vec![5, 2],
+        delta_rows: vec![0],
+        delta_starts: vec![0],
+        delta_counts: vec![2],
+        delta_blocks: vec![1, 2],
+        block_copies: vec![[1, 2, 3, 4]],
+        sampling: vec![SamplingRow {
+            token: 2,
+            row: 0,
+            output_index: 0,
+            choice_index: 0,
+            submission: 11,
+            seed: u64::MAX,
+            temperature: 0.5,
+            top_k: 40,
+            top_p: 0.9,
+            min_p: 0.1,
+            presence_penalty: 1.0,
+            frequency_penalty: 0.25,
+            repetition_penalty: 1.5,
+            penalty_offset: None,
+            bias_offset: Some(4),
+        }],
+        side: vec![0, 0, 0, 0, 1, 9, 0],
+    }
+}
+
+/// Host and worker on the same arenas.
+fn pair() -> (HostArenas, Arc<WorkerArenas>) {
+    let (host, [plan, side, result]) = HostArenas::create(CAPACITIES, 50).unwrap();
+    let layout = Layout::new(CAPACITIES);
+    let open = |fd: &OwnedFd, bytes: usize| SharedMemory::open(fd, bytes * 2).unwrap();
+    let worker = WorkerArenas {
+        plan: open(&plan, layout.plan_bytes),
+        side: open(&side, layout.side_bytes),
+        result: open(&result, layout.result_bytes),
+        results: EventFd::new().unwrap(),
+        layout,
+    };
+    (host, Arc::new(worker))
+}
+
+fn launch(host: &mut HostArenas, worker: &Arc<WorkerArenas>, launch: u64, step: u64) -> Step {
+    host.write_plan(&plan(step)).unwrap();
+    assert_eq!(worker.published(launch, step - 1), Some(step));
+    Step::take(worker, 3, launch, step).unwrap()
+}
+
+#[test]
+fn every_array_arrives_as_it_was_planned() {
+    let (mut host, worker) = pair();
+    for (index, number) in [9, 10, 14].into_iter().enumerate() {
+        assert_eq!(worker.published(index as u64, number - 1), None);
+        let step = launch(&mut host, &worker, index as u64, number);
+        assert_eq!((step.epoch(), step.step()), (3, number));
+        assert_eq!(
+            (step.num_tokens(), step.num_rows(), step.num_decode_rows()),
+            (3, 2, 1)
+        );
+        assert_eq!(step.slice::<i64>("slots"), [1 << 40, 5, 6]);
+        assert_eq!(step.slice::<i32>("query_starts"), [0, 1, 3]);
+        assert_eq!(step.slice::<i32>("delta_blocks"), [1, 2]);
+        assert_eq!(step.slice::<i32>("block_copies"), [1, 2, 3, 4]);
+        assert_eq!(step.slice::<i64>("seed"), [-1]);
+        assert_eq!(step.slice::<f32>("repetition_penalty"), [1.5]);
+        assert_eq!(step.slice::<i32>("penalty_offset"), [-1]);
+        assert_eq!(step.slice::<i32>("bias_offset"), [4]);
+        assert_eq!(step.slice::<i32>("logprobs"), [-1]);
+        assert_eq!(step.slice::<u32>("side"), plan(number).side);
+        assert!(step.array("nonsense").is_none());
+        let mut rows = Vec::new();
+        assert_eq!(host.take_result(3, &mut rows), (number, Outcome::Pending));
+        step.publish(&[0], &[49]).unwrap();
+        assert!(step.publish(&[0], &[49]).is_err(), "published twice");
+        assert_eq!(host.take_result(3, &mut rows), (number, Outcome::Rows));
+        assert_eq!(rows, [(RowStatus::Ok, 49)]);
+        assert_eq!(host.take_result(3, &mut rows), (0, Outcome::Pending));
+    }
+}
+
+#[test]
+fn two_steps_in_flight_retire_in_order() {
+    let (mut host, worker) = pair();
+    let (first, second) = (
+        launch(&mut host, &worker, 0, 1),
+        launch(&mut host, &worker, 1, 2),
+    );
+    let mut rows = Vec::new();
+    second.publish(&[0], &[2]).unwrap();
+    assert_eq!(host.take_result(3, &mut rows), (1, Outcome::Pending));
+    first.publish(&[0], &[1]).unwrap();
+    assert_eq!(host.take_result(3, &mut rows).1, Outcome::Rows);
+    assert_eq!(rows, [(RowStatus::Ok, 1)]);
+    assert_eq!(host.take_result(3, &mut rows).1, Outcome::Rows);
+    assert_eq!(rows, [(RowStatus::Ok, 2)]);
+}
+
+#[test]
+fn statuses_and_impossible_ids_are_told_apart() {
+    let cases = [
+        (0, 50, RowStatus::BadId),
+        (0, -1, RowStatus::BadId),
+        (1, 3, RowStatus::Nan),
+        (2, 3, RowStatus::BadId),
+        (3, 3, RowStatus::NotSampled),
+    ];
+    for (status, id, expected) in cases {
+        let (mut host, worker) = pair();
+        let step = launch(&mut host, &worker, 0, 1);
+        step.publish(&[status], &[id]).unwrap();
+        let mut rows = Vec::new();
+        assert_eq!(host.take_result(3, &mut rows).1, Outcome::Rows);
+        assert_eq!(rows[0].0, expected, "{status} {id}");
+    }
+}
+
+#[test]
+fn an_error_arrives_with_its_class_and_as_much_of_its_message_as_fits() {
+    let (mut host, worker) = pair();
+    let step = launch(&mut host, &worker, 0, 1);
+    step.publish_error("RuntimeError", &"ü".repeat(5000))
+        .unwrap();
+    let (1, Outcome::Raised { class, message }) = host.take_result(3, &mut Vec::new()) else {
+        panic!("not raised");
+    };
+    assert_eq!(class, "RuntimeError");
+    assert!(message.chars().all(|letter| letter == 'ü') && message.len() > 4000);
+}
+
+fn garbage(spoil: impl Fn(&WorkerArenas, &Layout), words: &str) {
+    let (mut host, worker) = pair();
+    let step = launch(&mut host, &worker, 0, 1);
+    step.publish(&[0], &[1]).unwrap();
+    spoil(&worker, &worker.layout);
+    let (_, Outcome::Garbage(why)) = host.take_result(3, &mut Vec::new()) else {
+        panic!("taken in spite of {words}");
+    };
+    assert!(why.contains(words), "{why}");
+}
+
+#[test]
+fn what_no_worker_writes_is_refused() {
+    let set = |index: usize, value: u64| {
+        move |worker: &WorkerArenas, _: &Layout| {
+            let word = worker.result.word(0, index);
+            word.store(value, Ordering::Relaxed);
+        }
+    };
+    garbage(set(result_word::PUBLISHED, 99), "published step 99");
+    garbage(set(result_word::EPOCH, 2), "of epoch 2");
+    garbage(set(result_word::ERROR, 5), "error code 5");
+    let status =
+        |worker: &WorkerArenas, layout: &Layout| worker.result.write(layout.status, &[17_i32]);
+    garbage(status, "status 17");
+    let lengths = |worker: &WorkerArenas, _: &Layout| {
+        for (index, value) in [(result_word::ERROR, 1), (result_word::CLASS_BYTES, 1 << 60)] {
+            worker.result.word(0, index).store(value, Ordering::Relaxed);
+        }
+    };
+    garbage(lengths, "a text of");
+}
+
+#[test]
+fn a_plan_that_changes_in_flight_is_noticed() {
+    let token =
+        |worker: &WorkerArenas, layout: &Layout| worker.plan.write(layout.offsets[0], &[6_i32]);
+    garbage(token, "changed in flight");
+    let side = |worker: &WorkerArenas, _: &Layout| worker.side.write(8, &[1_u32]);
+    garbage(side, "changed in flight");
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_refused_before_anything_is_written() {
+    let (mut host, worker) = pair();
+    let large = StepPlan {
+        token_ids: vec![0; 9],
+        ..plan(1)
+    };
+    let error = host.write_plan(&large).unwrap_err().to_string();
+    assert!(
+        error.contains("9 Tokens") && error.contains("holds 8"),
+        "{error}"
+    );
+    assert_eq!(worker.published(0, 0), None);
+}
+
+#[test]
+fn a_header_past_the_capacities_is_refused_by_the_worker() {
+    let (mut host, worker) = pair();
+    host.write_plan(&plan(1)).unwrap();
+    let rows = worker.plan.word(0, plan_word::COUNTS + 1);
+    rows.store(4, Ordering::Relaxed);
+    let error = Step::take(&worker, 3, 0, 1).unwrap_err().to_string();
+    assert!(error.contains("4 Rows"), "{error}");
+    rows.store(2, Ordering::Relaxed);
+    assert!(Step::take(&worker, 4, 0, 1).is_err(), "another epoch");
+}

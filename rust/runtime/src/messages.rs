@@ -1,0 +1,103 @@
+//! What the threads of one engine tell each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use diptych_core::{Event, Request};
+use diptych_text::TextStream;
+use serde_json::{Map, Value};
+
+use crate::control::HostMessage;
+use crate::frame::{Failure, FailureKind, Timings};
+use crate::shared::{Open, Slot};
+
+/// What the engine thread is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Submit(Box<Submission>),
+    Abort(u64),
+    /// Verdicts of the stop search: request, tokens searched, where a stop string completed.
+    Acks(Vec<(u64, u32, Option<u32>)>),
+    /// Ask the worker and put the answer into the slot.
+    Ask(HostMessage, Arc<Slot<Vec<u8>>>),
+    Close {
+        limit: Duration,
+    },
+}
+
+/// A request whose prompt is known.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub(crate) open: Arc<Open>,
+    pub(crate) request: Request,
+    pub(crate) stream: TextStream,
+    pub(crate) tokenised: u64,
+}
+
+/// What the text thread is told.
+#[derive(Debug)]
+pub(crate) enum TextMessage {
+    /// The core has taken a request.
+    Accepted(Box<AcceptedStream>),
+    /// What the core said at time `now`.
+    Events {
+        events: Vec<Event>,
+        now: u64,
+    },
+    /// A request cannot go on.
+    Fail {
+        request: u64,
+        problem: Problem,
+    },
+    /// A request was aborted before the core had it.
+    Aborted(u64),
+    Close,
+}
+
+/// A request that the core has taken.
+#[derive(Debug)]
+pub(crate) struct AcceptedStream {
+    pub(crate) open: Arc<Open>,
+    pub(crate) stream: TextStream,
+    pub(crate) stop_ids: Vec<u32>,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) prompt_ids: Option<Vec<u32>>,
+    pub(crate) tokenised: u64,
+}
+
+/// The part of a [`Failure`] that says what went wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) kind: FailureKind,
+    pub(crate) message: String,
+    pub(crate) details: Map<String, Value>,
+}
+
+impl Problem {
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            details: Map::new(),
+        }
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(crate) fn failure(self, timings: Timings, prompt_tokens: u32, completion: u32) -> Failure {
+        Failure {
+            kind: self.kind,
+            message: self.message,
+            details: self.details,
+            timings: Timings {
+                finished: crate::now_ns(),
+                ..timings
+            },
+            prompt_tokens,
+            completion_tokens: completion,
+        }
+    }
+}
