@@ -76,17 +76,18 @@ impl Model {
     /// The worker died; `suspect` was alone in the steps that had not retired.
     pub(crate) fn suspect(&mut self, suspect: &Suspect) {
         for entry in &mut self.entries {
-            let alone = match suspect {
-                Suspect::Nobody => false,
-                Suspect::Anybody => true,
-                Suspect::Request(submission) => *submission == entry.submission(),
+            let reach = match *suspect {
+                Suspect::Nobody => None,
+                Suspect::Anybody => Some(entry.committed + 1),
+                Suspect::Request(submission, reach) => {
+                    (submission == entry.submission()).then_some(reach)
+                }
             };
             if entry.committed >= entry.lone_deaths.1 {
                 entry.lone_deaths = (0, 0);
             }
-            if alone {
-                let mark = entry.committed + entry.in_flight.max(1);
-                entry.lone_deaths = (entry.lone_deaths.0 + 1, mark);
+            if let Some(reach) = reach {
+                entry.lone_deaths = (entry.lone_deaths.0 + 1, reach);
             }
         }
     }
@@ -285,6 +286,7 @@ impl Model {
     pub(crate) fn fingerprint(&self, hasher: &mut impl Hasher) {
         for entry in &self.entries {
             (entry.committed, entry.acknowledged, entry.in_flight).hash(hasher);
+            entry.lone_deaths.hash(hasher);
             (
                 entry.finished,
                 entry.cached.is_some(),

@@ -42,7 +42,8 @@ pub(crate) enum Suspect {
     Nobody,
     /// There is one that has not sampled yet.
     Anybody,
-    Request(u64),
+    /// Its submission, and the number of outputs that its launched steps lead to.
+    Request(u64, u32),
 }
 
 /// What one sampling row saw.

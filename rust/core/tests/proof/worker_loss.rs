@@ -173,3 +173,47 @@ fn a_result_that_is_not_the_next_is_refused() {
     assert!(answer(7, 1, &ok[..1]).is_err());
     assert_eq!(answer(7, 2, &ok[..1]), Ok(()));
 }
+
+/// Invariant 48 holds across a loss: what was computed again is not one token further.
+#[test]
+fn a_row_with_stop_strings_that_is_computed_again_stays_in_its_window() {
+    for overlap_depth in 0..3 {
+        let mut engine = Engine::new(&CoreConfig {
+            block_size: 1,
+            overlap_depth,
+            ..small()
+        });
+        let number = engine
+            .try_submit(request(&prompt(1, 4), 12), Some(u32::MAX))
+            .expect("the request is fine");
+        for _ in 0..3 {
+            for _ in 0..12 {
+                engine.step();
+            }
+            assert_eq!(engine.outputs(number).len(), 8);
+            engine.apply(&Operation::WorkerLost);
+        }
+        engine.finish();
+        assert_eq!(engine.outputs(number).len(), 12);
+    }
+}
+
+/// Whoever left may have been the killer: its company is not convicted for it.
+#[test]
+fn a_row_beside_an_aborted_one_did_not_die_alone() {
+    let mut engine = Engine::new(&CoreConfig {
+        overlap_depth: 1,
+        ..small()
+    });
+    let staying = engine.submit(request(&prompt(1, 4), 3));
+    engine.plan();
+    engine.apply(&Operation::WorkerLost);
+    let leaving = engine.submit(request(&prompt(2, 4), 3));
+    engine.plan();
+    assert!(engine.admitted(leaving));
+    engine.abort(leaving);
+    engine.apply(&Operation::WorkerLost);
+    assert_eq!(engine.reason(staying), None);
+    engine.finish();
+    assert_eq!(engine.reason(staying), Some(FinishReason::Length));
+}

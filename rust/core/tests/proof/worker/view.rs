@@ -17,8 +17,11 @@ impl Worker {
         if touched().any(|&(_, who)| who != first) {
             return Suspect::Nobody;
         }
-        let sampling = self.launched.iter().flat_map(|step| &step.sampling).next();
-        sampling.map_or(Suspect::Anybody, |row| Suspect::Request(row.submission))
+        let sampling = self.launched.iter().flat_map(|step| &step.sampling);
+        let last = sampling.max_by_key(|row| row.output_index);
+        last.map_or(Suspect::Anybody, |row| {
+            Suspect::Request(row.submission, row.output_index + 1)
+        })
     }
 
     /// Distinct blocks in the tables of the given occupants.
