@@ -215,6 +215,39 @@ fn a_pool_of_another_size_after_a_restart_fails_what_is_open() {
 }
 
 #[test]
+fn a_worker_that_cannot_be_started_again_fails_what_is_open_and_is_tried_further() {
+    let folder = ModelFolder::new();
+    let mut rig = Rig::with(
+        folder,
+        &options(
+            &ModelFolder::new(),
+            "scripted_thread",
+            json!({"faults": {"die_step": 6, "fail_later": "the card is gone"}}),
+            json!({}),
+        ),
+    );
+    let began = std::time::Instant::now();
+    let requests = six(&rig);
+    rig.finish(
+        &requests
+            .iter()
+            .map(|(request, _)| *request)
+            .collect::<Vec<_>>(),
+    );
+    let failure = rig.answers[&5].failed();
+    assert_eq!(failure.kind, FailureKind::WorkerDied);
+    assert!(failure.message.contains("5 times"), "{}", failure.message);
+    assert!(
+        failure.message.contains("the card is gone"),
+        "{}",
+        failure.message
+    );
+    // At once, then after 0.1, 0.2, 0.4 and 0.8 seconds.
+    assert!(began.elapsed() >= std::time::Duration::from_millis(1500));
+    assert_eq!(rig.stats()["worker_alive"], false);
+}
+
+#[test]
 fn an_inline_worker_serves_and_its_end_is_final() {
     let folder = ModelFolder::new();
     let options = options(

@@ -18,6 +18,13 @@ fn signal(name: &str, pid: u32) {
     assert!(status.success(), "kill {name} {pid}");
 }
 
+/// The mask of blocked signals in a `status` file of /proc.
+fn blocked(status: &str) -> u64 {
+    let status = std::fs::read_to_string(status).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    u64::from_str_radix(mask.unwrap().trim(), 16).unwrap()
+}
+
 fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
@@ -113,6 +120,88 @@ fn a_worker_ignores_the_signals_of_its_hosts_terminal_and_sees_no_secret() {
     assert_eq!(fields[2], pid.to_string(), "a process group of its own");
     let input = std::fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
     assert_eq!(input.to_str(), Some("/dev/null"));
+    assert_eq!(
+        blocked(&format!("/proc/{pid}/status")),
+        0,
+        "it inherits no mask of ours"
+    );
+}
+
+#[test]
+fn no_signal_is_delivered_to_a_thread_of_the_engine() {
+    let _rig = Rig::new("scripted_thread", json!({}), json!({}));
+    let mut threads = 0;
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let folder = task.unwrap().path();
+        let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+        if name.starts_with("diptych-") {
+            threads += 1;
+            let mask = blocked(folder.join("status").to_str().unwrap());
+            for signal in [
+                libc::SIGINT,
+                libc::SIGTERM,
+                libc::SIGCHLD,
+                libc::SIGUSR1,
+                libc::SIGPROF,
+            ] {
+                assert!(
+                    mask & (1 << (signal - 1)) != 0,
+                    "{name} takes signal {signal}"
+                );
+            }
+        }
+    }
+    assert!(threads >= 5, "{threads}");
+}
+
+/// What a forked child sees of its parent's engine; the exit status is the number of the first thing that is wrong.
+fn in_forked_child(rig: Rig) -> i32 {
+    let forked = |error: Option<diptych_runtime::EngineError>| {
+        error.is_some_and(|error| error.kind() == "forked")
+    };
+    let params = common::params(json!({})).to_string();
+    let prompt = Prompt::Tokens(vec![1]);
+    let submitted = rig.engine.submit(&rig.queue, prompt, params.as_bytes(), 0);
+    let checks = [
+        forked(submitted.err()),
+        forked(rig.engine.abort(0).err()),
+        forked(rig.engine.stats_json().err()),
+        forked(rig.engine.wait_ready().err()),
+        forked(rig.engine.frame_queue().err()),
+        forked(rig.queue.drain(&mut Vec::new()).err()),
+        forked(rig.queue.wait(Duration::from_secs(5)).err()),
+        rig.engine.worker_pid().is_none(),
+    ];
+    rig.queue.close();
+    rig.engine.close(Duration::from_secs(5));
+    drop(rig);
+    checks
+        .iter()
+        .position(|holds| !holds)
+        .map_or(0, |index| index as i32 + 1)
+}
+
+#[test]
+fn a_forked_child_is_told_and_disturbs_nothing() {
+    let mut rig = Rig::new("scripted", json!({"step_ms": 1.0}), json!({}));
+    let request = rig.ids(&[4, 2], 100);
+    // SAFETY: the child only makes calls that are meant for it, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let status = in_forked_child(rig);
+        // SAFETY: no precondition.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(
+        (waited, status),
+        (child, 0),
+        "exit status is the number of what is wrong"
+    );
+    rig.finish(&[request]);
+    assert_eq!(rig.answers[&request].ids, expected(&[4, 2], 100));
 }
 
 #[test]

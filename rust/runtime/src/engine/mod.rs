@@ -249,6 +249,10 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.close(DROP_LIMIT);
+        // Left in a forked child only: handles of threads that do not exist there.
+        if let Ok(mut threads) = self.threads.try_lock() {
+            std::mem::forget(threads.take());
+        }
     }
 }
 
@@ -258,20 +262,25 @@ impl Threads {
             let shared = Arc::clone(shared);
             move || life(&shared)
         };
-        let text = os::spawn_thread("diptych-text", of(run_text))?;
-        let lives: [fn(&Shared); 2] = [
-            |shared| run_prompts(shared, true),
-            |shared| run_prompts(shared, false),
-        ];
-        let prompts = lives
-            .into_iter()
-            .map(|life| os::spawn_thread("diptych-prompt", of(life)))
-            .collect::<std::io::Result<_>>()?;
-        let engine = os::spawn_thread("diptych-engine", move || engine.run())?;
-        Ok(Self {
-            prompts,
-            engine,
-            text,
+        let spawn = || -> std::io::Result<Self> {
+            let text = os::spawn_thread("diptych-text", of(run_text))?;
+            let long = |shared: &Shared| run_prompts(shared, true);
+            let short = |shared: &Shared| run_prompts(shared, false);
+            let prompts = vec![
+                os::spawn_thread("diptych-prompt", of(long))?,
+                os::spawn_thread("diptych-prompt", of(short))?,
+            ];
+            let engine = os::spawn_thread("diptych-engine", move || engine.run())?;
+            Ok(Self {
+                prompts,
+                engine,
+                text,
+            })
+        };
+        spawn().inspect_err(|_| {
+            // Those that were started leave.
+            shared.prompts.close();
+            let _ = shared.text.push(TextMessage::Close);
         })
     }
 

@@ -355,31 +355,38 @@ pub(crate) fn spawn_thread(
     name: &str,
     life: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>> {
-    let previous = set_signal_mask(None);
+    let previous = set_signal_mask(&signal_set(libc::sigfillset));
     let spawned = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(life);
-    set_signal_mask(Some(previous));
+    set_signal_mask(&previous);
     spawned
 }
 
-/// Sets the calling thread's signal mask (`None`: everything blocked) and gives the one before.
-fn set_signal_mask(mask: Option<libc::sigset_t>) -> libc::sigset_t {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut previous = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are valid for writes, and `sigfillset` and `pthread_sigmask` initialise them.
+fn signal_set(fill: unsafe extern "C" fn(*mut libc::sigset_t) -> c_int) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `fill` is `sigfillset` or `sigemptyset`, which initialise the set that they are given.
     unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        let wanted = mask.unwrap_or(all.assume_init());
-        let failed =
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const wanted, previous.as_mut_ptr());
+        fill(set.as_mut_ptr());
+        set.assume_init()
+    }
+}
+
+/// Sets the calling thread's signal mask and gives the one before.
+fn set_signal_mask(mask: &libc::sigset_t) -> libc::sigset_t {
+    let mut previous = MaybeUninit::uninit();
+    // SAFETY: the new mask is initialised and the old one valid for writes, which initialise it.
+    unsafe {
+        let failed = libc::pthread_sigmask(libc::SIG_SETMASK, mask, previous.as_mut_ptr());
         assert_eq!(failed, 0, "pthread_sigmask with a valid request");
         previous.assume_init()
     }
 }
 
-/// Makes this process ignore SIGINT and SIGTERM, which reach the whole group of its host.
-pub(crate) fn ignore_interrupts() {
+/// Sets up the signals of a worker process: SIGINT and SIGTERM, which reach the whole group of its host, are ignored, and nothing stays
+/// blocked of what the thread that started it had blocked.
+pub(crate) fn worker_signals() {
+    set_signal_mask(&signal_set(libc::sigemptyset));
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: SIG_IGN is a valid disposition for both signals.
         unsafe { libc::signal(signal, libc::SIG_IGN) };

@@ -102,7 +102,7 @@ impl Port {
     /// # Errors
     /// [`PortError`] if standard input is no control socket or the host's first message cannot be used.
     pub fn from_stdin() -> Result<Self, PortError> {
-        os::ignore_interrupts();
+        os::worker_signals();
         let (port, host) = Self::from_socket(os::take_standard_input()?)?;
         watch_host(host)?;
         Ok(port)

@@ -48,6 +48,8 @@ struct Options {
 struct Faults {
     /// The start-up fails with this message.
     fail_start: Option<String>,
+    /// After the first epoch the start-up fails with this message.
+    fail_later: Option<String>,
     /// NaN for these [submission, output index].
     nan: Vec<(u64, u32)>,
     /// An impossible id for these [submission, output index].
@@ -117,7 +119,10 @@ impl Scripted {
         let options: Options =
             serde_json::from_value(serde_json::Value::Object(init.options.clone()))
                 .map_err(|error| format!("options of the scripted worker: {error}"))?;
-        if let Some(message) = &options.faults.fail_start {
+        let first_epoch = init.epoch == 1;
+        let faults = &options.faults;
+        let later = faults.fail_later.as_ref().filter(|_| !first_epoch);
+        if let Some(message) = faults.fail_start.as_ref().or(later) {
             return Err(message.clone());
         }
         if options.script.as_ref().is_some_and(Vec::is_empty) {
@@ -125,7 +130,6 @@ impl Scripted {
         }
         let mut skipped: HashSet<u32> = options.special_ids.iter().copied().collect();
         skipped.insert(options.eos_id);
-        let first_epoch = init.epoch == 1;
         let later = options.faults.num_blocks_later.filter(|_| !first_epoch);
         let num_blocks = later.unwrap_or(options.num_blocks);
         if (0..init.vocabulary).all(|id| skipped.contains(&id)) {
