@@ -9,6 +9,9 @@ use crate::suspects::Suspects;
 use crate::{CoreConfig, Error, Event, FinishReason, Handle, Request, Stats, StepPlan, StepResult};
 
 /// Owner of every request, every block and the prefix index. One thread calls it.
+///
+/// `now` is nanoseconds of a monotonic clock. No policy of this build depends on it: equal calls
+/// give equal plans at any time.
 #[derive(Clone, Debug)]
 pub struct Core {
     pub(crate) config: CoreConfig,
@@ -117,7 +120,7 @@ impl Core {
     }
 
     /// Plans and thereby launches the next step. `None`: nothing can be computed now, or
-    /// `overlap_depth` + 1 steps are unretired. `now` in nanoseconds, monotonic.
+    /// `overlap_depth` + 1 steps are unretired.
     pub fn plan(&mut self, now: u64) -> Option<&StepPlan> {
         self.plan_step(now).then_some(&self.plan)
     }
