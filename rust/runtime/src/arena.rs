@@ -133,6 +133,27 @@ impl HostArenas {
         Ok(())
     }
 
+    /// Whether a launched step has not retired.
+    pub(crate) fn in_flight(&self) -> bool {
+        !self.launched.is_empty()
+    }
+
+    /// Forgets every step that was published on either side; only with nothing in flight.
+    pub(crate) fn reset(&mut self) {
+        for image in 0..self.layout.copies() {
+            let plan = image * self.layout.plan_bytes;
+            let result = image * self.layout.result_bytes;
+            for word in [
+                self.plan.word(plan, plan_word::PUBLISHED),
+                self.result.word(result, result_word::PUBLISHED),
+            ] {
+                word.store(0, Ordering::Release);
+            }
+        }
+        self.launches = 0;
+        self.results.fill(0);
+    }
+
     fn write_header(&self, image: usize, plan: &StepPlan, counts: [usize; Count::ALL.len()]) {
         let set = |index, value| {
             let word = self.plan.word(image * self.layout.plan_bytes, index);

@@ -37,8 +37,8 @@ pub(crate) const INIT_DESCRIPTORS: usize = 6;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum HostMessage {
-    /// Zero block tables and last ids; only sent with nothing in flight.
-    Reset,
+    /// Zero block tables and last ids, and go on in another epoch; only sent with nothing in flight.
+    Reset { epoch: u64 },
     /// Describe yourself.
     Stats,
     /// Leave.

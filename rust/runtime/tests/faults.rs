@@ -273,6 +273,45 @@ fn an_inline_worker_serves_and_its_end_is_final() {
 }
 
 #[test]
+fn an_inline_worker_is_reset_after_a_panic_in_the_engine() {
+    let folder = ModelFolder::new();
+    let mut options = options(
+        &folder,
+        "inline",
+        json!({"step_ms": 2.0}),
+        json!({"overlap_depth": 1}),
+    );
+    options["test_faults"] = json!({"panic_at_step": 9});
+    let mut rig = Rig::with(folder, &options);
+    let port = rig.engine.inline_port().unwrap().unwrap();
+    let worker = std::thread::spawn(move || diptych_runtime::worker::run_scripted(&port));
+    rig.engine.wait_ready().unwrap();
+    let requests = six(&rig);
+    rig.finish(
+        &requests
+            .iter()
+            .map(|(request, _)| *request)
+            .collect::<Vec<_>>(),
+    );
+    assert_eq!(rig.answers[&0].failed().kind, FailureKind::EnginePanicked);
+    let later = six(&rig);
+    rig.finish(
+        &later
+            .iter()
+            .map(|(request, _)| *request)
+            .collect::<Vec<_>>(),
+    );
+    assert_exact(&rig, &later);
+    let stats = rig.stats();
+    assert_eq!(
+        (&stats["epoch"], &stats["worker_restarts"]),
+        (&json!(2), &json!(0))
+    );
+    rig.engine.close(std::time::Duration::from_secs(5));
+    worker.join().unwrap().unwrap();
+}
+
+#[test]
 fn closing_fails_what_is_open_and_refuses_the_rest() {
     let mut rig = Rig::new("scripted_thread", json!({"step_ms": 5.0}), json!({}));
     let requests = six(&rig);

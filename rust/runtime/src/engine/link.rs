@@ -145,6 +145,18 @@ impl Link {
         self.arenas.take_result(self.epoch, into)
     }
 
+    /// Whether a launched step has not retired.
+    pub(super) fn in_flight(&self) -> bool {
+        self.arenas.in_flight()
+    }
+
+    /// Takes the worker, which computes nothing now, into another epoch; it answers when it is there.
+    pub(super) fn reset(&mut self, epoch: u64) -> Result<(), ControlError> {
+        self.arenas.reset();
+        self.epoch = epoch;
+        self.send(&HostMessage::Reset { epoch })
+    }
+
     /// To be called before looking for results, so that none is slept over.
     pub(super) fn clear_results(&self) {
         self.results.clear();

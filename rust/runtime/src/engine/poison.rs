@@ -22,10 +22,7 @@ impl EngineThread {
             add_counters(&mut self.retired_counters, &core);
         }
         self.fail_all(&Problem::new(FailureKind::EnginePanicked, message));
-        if self.supervisor.is_running() {
-            self.supervisor
-                .end_running("EnginePanicked", said.to_owned(), false);
-        }
+        self.supervisor.renew(said);
         if self.supervisor.has_served(self.epoch) {
             self.epoch += 1;
         }

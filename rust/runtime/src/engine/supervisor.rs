@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::EngineError;
+use crate::arena::Outcome;
 use crate::control::{HostMessage, WorkerMessage, decode};
 use crate::engine::Ready;
 use crate::engine::link::Link;
@@ -74,6 +75,13 @@ impl Supervisor {
         }
     }
 
+    /// To be called before looking for results, so that none is slept over.
+    pub(super) fn clear_results(&self) {
+        if let State::Running(link) | State::Resetting { link, .. } = &self.state {
+            link.clear_results();
+        }
+    }
+
     pub(super) fn is_running(&self) -> bool {
         matches!(self.state, State::Running(_))
     }
@@ -107,9 +115,13 @@ impl Supervisor {
         }
     }
 
-    /// Whether the worker that is being collected has computed steps of `epoch`.
+    /// Whether the worker that is being collected or reset has computed steps of `epoch`.
     pub(super) fn has_served(&self, epoch: u64) -> bool {
-        matches!(&self.state, State::Dying(link, end) if end.served && link.epoch() == epoch)
+        match &self.state {
+            State::Dying(link, end) => end.served && link.epoch() == epoch,
+            State::Resetting { link, .. } => link.epoch() == epoch,
+            _ => false,
+        }
     }
 
     /// What to wait for, where a message waits for room, and until when.
@@ -121,7 +133,9 @@ impl Supervisor {
                 let deadline = *began + self.start_limit();
                 (link.descriptors(), link.writable(), Some(deadline))
             }
-            State::Running(link) => (link.descriptors(), link.writable(), None),
+            State::Running(link) | State::Resetting { link, .. } => {
+                (link.descriptors(), link.writable(), None)
+            }
             State::Dying(link, _) => (vec![link.end_descriptor()], None, None),
         }
     }
@@ -138,6 +152,7 @@ impl Supervisor {
                 State::Waiting(until) if Instant::now() >= until => self.start(epoch),
                 State::Starting { link, began, hello } => self.starting(link, began, hello),
                 State::Running(link) => self.running_worker(link),
+                State::Resetting { link, asked } => self.resetting(link, asked, epoch),
                 State::Dying(link, end) => self.dying(link, end),
                 unchanged => (unchanged, Look::Done(None)),
             };
@@ -232,6 +247,42 @@ impl Supervisor {
         (self.kill(link, end), Look::Again)
     }
 
+    fn resetting(&mut self, mut link: Box<Link>, asked: bool, epoch: u64) -> (State, Look) {
+        let mut discarded = Vec::new();
+        loop {
+            match link.take_result(&mut discarded).1 {
+                Outcome::Rows => {}
+                Outcome::Pending => break,
+                Outcome::Raised { class, message } => {
+                    let end = End::new(&class, message, true);
+                    return (self.kill(link, end), Look::Again);
+                }
+                Outcome::Garbage(why) => {
+                    let end = End::new("GarbageResult", why, true);
+                    return (self.kill(link, end), Look::Again);
+                }
+            }
+        }
+        if !asked && !link.in_flight() {
+            // A broken socket is noticed at the next look.
+            let _ = link.reset(epoch);
+            return (State::Resetting { link, asked: true }, Look::Again);
+        }
+        let end = match link.message() {
+            Ok(Some(WorkerMessage::Reply { name, .. })) if name == "reset" => {
+                return (State::Running(link), Look::Again);
+            }
+            // The answer to a question of before.
+            Ok(Some(WorkerMessage::Reply { .. })) => {
+                return (State::Resetting { link, asked }, Look::Again);
+            }
+            Ok(None) => return (State::Resetting { link, asked }, Look::Done(None)),
+            Ok(Some(_)) => End::new("ProtocolError", "it did not answer reset", true),
+            Err(error) => End::new("WorkerDied", error.to_string(), true),
+        };
+        (self.kill(link, end), Look::Again)
+    }
+
     fn dying(&mut self, mut link: Box<Link>, mut end: End) -> (State, Look) {
         if !link.ended_within(Duration::ZERO) {
             return (State::Dying(link, end), Look::Done(None));
@@ -316,12 +367,30 @@ impl Supervisor {
         }
     }
 
+    /// Takes the running worker out of an epoch whose core is lost: by its end, or if it cannot be replaced, by a reset.
+    pub(super) fn renew(&mut self, why: &str) {
+        match std::mem::replace(&mut self.state, State::Stopped(String::new())) {
+            State::Running(link) if !link.is_replaceable() => {
+                self.drop_questions();
+                self.state = State::Resetting { link, asked: false };
+            }
+            unchanged => {
+                self.state = unchanged;
+                self.end_running("EnginePanicked", why.to_owned(), false);
+            }
+        }
+    }
+
     fn kill(&mut self, link: Box<Link>, end: End) -> State {
         link.kill();
+        self.drop_questions();
+        State::Dying(link, end)
+    }
+
+    fn drop_questions(&mut self) {
         for slot in self.questions.drain(..) {
             slot.give(Err(EngineError::Closed("the worker's control socket")));
         }
-        State::Dying(link, end)
     }
 
     fn note_failed_start(&mut self, end: &End) {
@@ -368,7 +437,9 @@ impl Supervisor {
                 let asked = link.send(&HostMessage::Shutdown).is_ok();
                 (link, asked)
             }
-            State::Starting { link, .. } | State::Dying(link, _) => (link, false),
+            State::Starting { link, .. }
+            | State::Resetting { link, .. }
+            | State::Dying(link, _) => (link, false),
             State::Stopped(_) | State::Waiting(_) => return,
         };
         drop(lock(&self.inline).take());

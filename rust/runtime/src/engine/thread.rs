@@ -90,9 +90,7 @@ impl EngineThread {
 
     /// Everything there is to do now; the limit if the engine is to be closed.
     fn turn(&mut self) -> Option<Duration> {
-        if let Some(link) = self.supervisor.running() {
-            link.clear_results();
-        }
+        self.supervisor.clear_results();
         while let Some(command) = self.commands.pop_front() {
             if let Command::Close { limit } = command {
                 return Some(limit);

@@ -43,6 +43,11 @@ pub(super) enum State {
         hello: Option<Hello>,
     },
     Running(Box<Link>),
+    /// A worker that cannot be replaced finishes what was launched, then is asked to forget it.
+    Resetting {
+        link: Box<Link>,
+        asked: bool,
+    },
     Dying(Box<Link>, End),
 }
 

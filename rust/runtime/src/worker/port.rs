@@ -85,7 +85,7 @@ impl Control {
 #[derive(Debug)]
 pub struct Port {
     init: Vec<u8>,
-    epoch: u64,
+    epoch: AtomicU64,
     arenas: Arc<WorkerArenas>,
     doorbell: EventFd,
     control: Arc<Mutex<ControlSocket>>,
@@ -145,7 +145,7 @@ impl Port {
         };
         let port = Self {
             init: message,
-            epoch: init.epoch,
+            epoch: AtomicU64::new(init.epoch),
             arenas: Arc::new(arenas),
             doorbell: EventFd::from_fd(doorbell),
             control: Arc::new(Mutex::new(control)),
@@ -243,7 +243,8 @@ impl Port {
             if let Some(step) = self.arenas.published(launch, last) {
                 self.taken.store(launch + 1, Ordering::Relaxed);
                 self.last.store(step, Ordering::Relaxed);
-                return Step::take(&self.arenas, self.epoch, launch, step).map(Some);
+                let epoch = self.epoch.load(Ordering::Relaxed);
+                return Step::take(&self.arenas, epoch, launch, step).map(Some);
             }
             if Instant::now() >= deadline {
                 return Ok(None);
@@ -260,7 +261,12 @@ impl Port {
             Err(error) => return Err(error.into()),
         };
         Ok(match decode::<HostMessage>(&message)? {
-            HostMessage::Reset => Asked::Question("reset"),
+            HostMessage::Reset { epoch } => {
+                self.epoch.store(epoch, Ordering::Relaxed);
+                self.taken.store(0, Ordering::Relaxed);
+                self.last.store(0, Ordering::Relaxed);
+                Asked::Question("reset")
+            }
             HostMessage::Stats => Asked::Question("stats"),
             HostMessage::Shutdown => Asked::Leave,
         })
