@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.web import RequestPayloadError
@@ -89,10 +90,12 @@ def _announce(engine: AsyncEngine, url: str) -> None:
 
 def _curl(engine: AsyncEngine, url: str) -> str:
     question = "What is the capital of France?"
+    asked: dict[str, Any]
     if _has_chat_template(Path(engine.model.folder)):
-        path, body = "chat/completions", {"messages": [{"role": "user", "content": question}], "stream": True}
+        path, asked = "chat/completions", {"messages": [{"role": "user", "content": question}]}
     else:
-        path, body = "completions", {"prompt": question, "max_tokens": 64, "stream": True}
+        path, asked = "completions", {"prompt": question}
+    body = {**asked, "max_tokens": 64, "temperature": 0, "stream": True}
     return f"curl -N {url}/v1/{path} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
 
 
