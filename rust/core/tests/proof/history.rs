@@ -3,6 +3,8 @@
 //! `PROPTEST_CASES` (256) and `DIPTYCH_OPERATIONS` (200) set the size of a run. A failing history is
 //! cut down to the operations that matter before it is printed.
 
+use std::cell::Cell;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
@@ -56,10 +58,64 @@ fn minimise(config: &CoreConfig, history: &[Operation]) -> (History, String) {
     (kept, message)
 }
 
-fn judge(config: &CoreConfig, history: &[Operation]) -> Result<(), TestCaseError> {
-    let outcome = std::panic::catch_unwind(|| play(config, history).map(|_| ()));
-    if matches!(outcome, Ok(Ok(()))) {
-        return Ok(());
+/// How often something that matters really happened, so that no run is right for want of trouble.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trouble {
+    preemptions: u64,
+    hits: u64,
+    stop_strings: usize,
+    stop_ids: usize,
+    failures: usize,
+    losses: usize,
+}
+
+impl Trouble {
+    fn of(world: &World, history: &[Operation]) -> Self {
+        let ended = |wanted: fn(FinishReason) -> bool| {
+            let reasons = world
+                .model
+                .entries
+                .iter()
+                .filter_map(|entry| entry.finished);
+            reasons.filter(|&reason| wanted(reason)).count()
+        };
+        let lost = |operation: &&Operation| **operation == Operation::WorkerLost;
+        Self {
+            preemptions: world.core.stats().preemptions,
+            hits: world.core.stats().prefix_hits,
+            stop_strings: ended(|reason| reason == FinishReason::StopString),
+            stop_ids: ended(|reason| matches!(reason, FinishReason::StopToken(_))),
+            failures: ended(|reason| {
+                matches!(reason, FinishReason::NanLogits | FinishReason::BadToken)
+            }),
+            losses: history.iter().filter(lost).count(),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.preemptions += other.preemptions;
+        self.hits += other.hits;
+        self.stop_strings += other.stop_strings;
+        self.stop_ids += other.stop_ids;
+        self.failures += other.failures;
+        self.losses += other.losses;
+    }
+
+    /// Each happened at least once in four histories on average.
+    fn suffices(&self, histories: u64) -> bool {
+        let least = histories / 4;
+        let counts = [self.stop_strings, self.stop_ids, self.failures, self.losses];
+        let rarest = counts.into_iter().min().unwrap_or(0) as u64;
+        rarest.min(self.preemptions).min(self.hits) >= least
+    }
+}
+
+fn judge(config: &CoreConfig, history: &[Operation]) -> Result<Trouble, TestCaseError> {
+    let outcome = std::panic::catch_unwind(|| {
+        play(config, history).map(|world| Trouble::of(&world, history))
+    });
+    if let Ok(Ok(trouble)) = outcome {
+        return Ok(trouble);
     }
     let (kept, message) = minimise(config, history);
     let lines: Vec<String> = kept
@@ -97,10 +153,20 @@ fn histories() -> impl Strategy<Value = History> {
 
 fn every_history_is_right(overlap_depth: u8) {
     let strategy = (configs(overlap_depth), histories());
-    let outcome = runner(256).run(&strategy, |(config, history)| judge(&config, &history));
+    let mut runner = runner(256);
+    let cases = u64::from(runner.config().cases);
+    let trouble = Cell::new(Trouble::default());
+    let outcome = runner.run(&strategy, |(config, history)| {
+        let mut sum = trouble.get();
+        sum.add(judge(&config, &history)?);
+        trouble.set(sum);
+        Ok(())
+    });
     if let Err(failure) = outcome {
         panic!("depth {overlap_depth}: {failure}");
     }
+    let trouble = trouble.get();
+    assert!(trouble.suffices(cases), "{cases} histories: {trouble:?}");
 }
 
 #[test]

@@ -126,7 +126,7 @@ pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
     ];
     let sizes = (
         0u32..4,
-        4u32..20,
+        18u32..64,
         1u32..6,
         0u32..24,
         proptest::option::of(1u32..12),
@@ -134,7 +134,7 @@ pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
     let limits = (3u32..50, 30u32..90, 2u32..9, proptest::bool::weighted(0.85));
     (sizes, limits, hash).prop_map(move |(sizes, limits, hash)| CoreConfig {
         block_size: 1 << sizes.0,
-        num_blocks: sizes.1,
+        num_blocks: 2 + (sizes.1 >> sizes.0),
         max_running: sizes.2,
         max_batched_tokens: sizes.2 + sizes.3,
         max_prefill_tokens: sizes.4,
@@ -194,7 +194,7 @@ pub(crate) fn operations() -> impl Strategy<Value = Operation> {
         Just(Misbehaviour::IdPastVocabulary),
         Just(Misbehaviour::NotSampled),
     ];
-    let fault = proptest::option::weighted(0.04, (any::<u8>(), misbehaviour));
+    let fault = proptest::option::weighted(0.06, (any::<u8>(), misbehaviour));
     prop_oneof![
         16 => drafts().prop_map(Operation::Submit),
         4 => any::<u8>().prop_map(Operation::Abort),
