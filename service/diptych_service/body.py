@@ -36,12 +36,7 @@ def read_request(raw: bytes, struct: type[Request], table: FieldTable) -> tuple[
 def parse_object(raw: bytes) -> dict[str, Any]:
     """Strict JSON: UTF-8, an object, no name twice, no NaN or infinity, no half of a surrogate pair."""
     try:
-        body = json.loads(
-            raw.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
+        body = _DECODER.decode(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise BadRequest(f"The body is not UTF-8: bad byte at offset {error.start}.", code="invalid_json") from None
     except RecursionError:
@@ -75,6 +70,9 @@ def _finite(literal: str) -> float:
     if not math.isfinite(value):
         raise BadRequest(f"The number {literal[:40]} is out of range.", code="invalid_json")
     return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
 
 
 def _refuse_unpaired_surrogates(body: Mapping[str, Any]) -> None:
