@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine
@@ -28,6 +29,7 @@ FLUSH_INTERVAL = 0.01
 UNSENT_BYTES = 64 * 1024
 BACKLOG = 2048
 FORCED = 130
+START_ABANDONED = -1
 
 Announce = Callable[[AsyncEngine, str], None]
 
@@ -38,7 +40,12 @@ def run(settings: Settings, announce: Announce) -> int:
     SIGTERM and SIGINT drain; a second SIGINT ends at once.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, announce))
+        code = runner.run(_serve(settings, announce))
+    if code == START_ABANDONED:
+        # A thread still waits for the worker, which may load for a minute. The worker ends when this process does.
+        logging.shutdown()
+        os._exit(0)
+    return code
 
 
 def listen(config: ServiceConfig) -> socket.socket:
@@ -91,12 +98,13 @@ async def _serve(settings: Settings, announce: Announce) -> int:
         await runner.setup()
         # Probes are answered while the model loads.
         await web.SockSite(runner, listener, backlog=BACKLOG).start()
-        if await _unless(signals.stop, engine.start()):
-            announce(engine, _url(listener, settings.service))
-            await signals.stop.wait()
-            if not await _unless(signals.force, _drain(app[LIFECYCLE], runner, settings.service.drain_timeout)):
-                _abandon(runner)
-                return FORCED
+        if not await _unless(signals.stop, engine.start()):
+            return START_ABANDONED
+        announce(engine, _url(listener, settings.service))
+        await signals.stop.wait()
+        if not await _unless(signals.force, _drain(app[LIFECYCLE], runner, settings.service.drain_timeout)):
+            _abandon(runner)
+            return FORCED
         return 0
     finally:
         await _close(engine, runner)
