@@ -24,6 +24,13 @@ from diptych_kernels.registry import Kernels
 MLP_TOKENS = 1024
 
 
+# Rows of a 16-bit matrix product on CPU are padded up to one of these, further on to a multiple of _ROW_STEP. oneDNN
+# compiles and keeps a kernel for every number of rows it meets, about a millisecond and half a megabyte for each weight
+# shape: without this, 512 different chunk lengths cost most of a gigabyte, and each new one delays its first step.
+_ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+_ROW_STEP = 256
+
+
 class UnsupportedModelError(ValueError):
     """The checkpoint asks for something that this model code does not compute."""
 
@@ -246,6 +253,18 @@ def assemble(config: LlamaConfig, take: Callable[[list[str]], torch.Tensor]) -> 
     return Weights(embedding, layers, take(["model.norm.weight"]), head)
 
 
+def _pads(dtype: torch.dtype, device: torch.device) -> bool:
+    return device.type == "cpu" and dtype.itemsize == 2
+
+
+def padded_rows(rows: int, dtype: torch.dtype, device: torch.device) -> int:
+    """How many rows a matrix product of `rows` rows computes; the rest is padding that nobody reads."""
+    if not _pads(dtype, device):
+        return rows
+    larger = (bucket for bucket in _ROW_BUCKETS if bucket >= rows)
+    return next(larger, -(-rows // _ROW_STEP) * _ROW_STEP)
+
+
 class Workspace:
     """Activation buffers of the largest step, written when made so that their pages are really there."""
 
@@ -253,8 +272,8 @@ class Workspace:
         def buffer(rows: int, columns: int) -> torch.Tensor:
             return torch.zeros(rows, columns, dtype=dtype, device=device)
 
+        max_tokens = padded_rows(max_tokens, dtype, device)
         mlp_rows = min(max_tokens, MLP_TOKENS)
-        self.max_tokens = max_tokens
         self.residual = buffer(max_tokens, config.hidden)
         self.projected = buffer(max_tokens, config.hidden)
         self.qkv = buffer(max_tokens, config.qkv_size)
@@ -265,6 +284,8 @@ class Workspace:
     @staticmethod
     def bytes(config: LlamaConfig, max_tokens: int, dtype: torch.dtype) -> int:
         """Size of the buffers, and of what the forward allocates for a moment beside them, in bytes."""
+        # At most: a workspace that does not pad is smaller.
+        max_tokens = padded_rows(max_tokens, torch.bfloat16, torch.device("cpu"))
         heads = config.heads * config.head_dim
         held = max_tokens * (2 * config.hidden + config.qkv_size + heads)
         held += min(max_tokens, MLP_TOKENS) * 3 * config.intermediate
@@ -297,22 +318,24 @@ class Llama:
         """
         work, config, tokens = self.workspace, self.config, ids.shape[0]
         angles = rotary_angles(positions, self.frequencies)
-        residual, projected = work.residual[:tokens], work.projected[:tokens]
-        torch.index_select(self.weights.embedding, 0, ids, out=residual)
-        qkv, attended = work.qkv[:tokens], work.attended[:tokens]
+        rows = padded_rows(tokens, work.residual.dtype, work.residual.device)
+        residual, projected, all_qkv = work.residual[:rows], work.projected[:rows], work.qkv[:rows]
+        torch.index_select(self.weights.embedding, 0, ids, out=residual[:tokens])
+        residual[tokens:].zero_()
+        qkv, attended = all_qkv[:tokens], work.attended[:rows]
         query_end, key_end = config.heads * config.head_dim, (config.heads + config.kv_heads) * config.head_dim
         queries = qkv[:, :query_end].view(tokens, config.heads, config.head_dim)
         keys = qkv[:, query_end:key_end].view(tokens, config.kv_heads, config.head_dim)
         values = qkv[:, key_end:].view(tokens, config.kv_heads, config.head_dim)
         rotated = qkv[:, :key_end].view(tokens, -1, config.head_dim)
         for index, layer in enumerate(self.weights.layers):
-            layer.qkv.apply(self.kernels.rms_norm(residual, layer.input_norm, config.norm_epsilon), qkv)
+            layer.qkv.apply(self.kernels.rms_norm(residual, layer.input_norm, config.norm_epsilon), all_qkv)
             self.kernels.rotate(rotated, *angles)
             self.kernels.write_kv(keys, values, cache[index], slots)
-            attend(index, queries, attended.view(tokens, config.heads, config.head_dim))
+            attend(index, queries, attended[:tokens].view(tokens, config.heads, config.head_dim))
             residual.add_(layer.output.apply(attended, projected))
             self._mlp(layer, residual, projected)
-        return residual
+        return residual[:tokens]
 
     def _mlp(self, layer: Layer, residual: torch.Tensor, projected: torch.Tensor) -> None:
         normed = self.kernels.rms_norm(residual, layer.post_norm, self.config.norm_epsilon)
@@ -326,6 +349,23 @@ class Llama:
 
     def logits(self, residual: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocabulary] float32 of the tokens [n] int64 among the forward's, and of no other."""
-        chosen = residual.index_select(0, tokens)
+        count = tokens.shape[0]
+        rows = padded_rows(count, residual.dtype, residual.device)
+        chosen = residual.index_select(0, torch.nn.functional.pad(tokens, (0, rows - count)))
         normed = self.kernels.rms_norm(chosen, self.weights.norm, self.config.norm_epsilon)
-        return torch.mm(normed, self.weights.head.t()).float()
+        return torch.mm(normed, self.weights.head.t())[:count].float()
+
+    def warm_up_products(self, max_logit_rows: int) -> None:
+        """Runs every matrix product once for every number of rows it can be given, where that number is padded."""
+        work, layer = self.workspace, self.weights.layers[0]
+        most, dtype, device = work.residual.shape[0], work.residual.dtype, work.residual.device
+        if not _pads(dtype, device):
+            return
+        for rows in sorted({padded_rows(rows, dtype, device) for rows in range(1, most + 1)}):
+            layer.qkv.apply(work.residual[:rows], work.qkv[:rows])
+            layer.output.apply(work.attended[:rows], work.projected[:rows])
+            part = min(rows, MLP_TOKENS)
+            layer.gate_up.apply(work.residual[:part], work.gate_up[:part])
+            layer.down.apply(work.activated[:part], work.projected[:part])
+            if rows <= padded_rows(max_logit_rows, dtype, device):
+                torch.mm(work.residual[:rows], self.weights.head.t())

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from diptych.worker.runner import ModelRunner
+from diptych.worker.runner import LOGIT_ROWS, ModelRunner
 from diptych.worker.step import PLACEHOLDER
 
 # Longest chunk worth running: what is set up lazily depends on shapes up to here (MLP slices, attention tiles).
@@ -61,8 +61,9 @@ def _run(
 
 
 def warm_up_prefill(runner: ModelRunner) -> None:
-    """A chunk as long as a step allows, at most PREFILL_TOKENS."""
+    """Every padded number of rows, then a chunk as long as a step allows, at most PREFILL_TOKENS."""
     sizes = runner.sizes
+    runner.executors.model.warm_up_products(min(sizes.max_running, LOGIT_ROWS))
     length = min(sizes.max_tokens, sizes.max_model_len, PREFILL_TOKENS)
     _run(runner, [(0, 0, [index % sizes.vocabulary for index in range(length)])], 0, sampled=False)
 
