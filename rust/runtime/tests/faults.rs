@@ -106,10 +106,14 @@ fn a_panic_in_the_engine_fails_what_is_open_and_nothing_later() {
             .map(|(request, _)| *request)
             .collect::<Vec<_>>(),
     );
+    assert_eq!(rig.answers[&0].failed().kind, FailureKind::EnginePanicked);
     for (request, prompt) in &requests {
+        // On a busy machine the last may come after the panic.
         let answer = &rig.answers[request];
-        assert_eq!(answer.failed().kind, FailureKind::EnginePanicked);
         assert!(expected(prompt, 30).starts_with(&answer.ids));
+        if answer.ids.len() < 30 {
+            assert_eq!(answer.failed().kind, FailureKind::EnginePanicked);
+        }
     }
     let later = six(&rig);
     rig.finish(

@@ -43,8 +43,8 @@ fn after_twenty_kills_every_id_is_right() {
     let mut rig = Rig::new("scripted", json!({"step_ms": 0.5}), json!({}));
     let mut requests: Vec<(u64, Vec<u32>)> = Vec::new();
     for kill in 0..20_u64 {
-        let progress = rig.stats()["generation_tokens"].as_u64().unwrap();
         rig.pump_until("no restart", |rig| rig.stats()["worker_restarts"] == kill);
+        let progress = rig.stats()["generation_tokens"].as_u64().unwrap();
         while rig.stats()["open_requests"].as_u64().unwrap() < 8 {
             let prompt = vec![requests.len() as u32 % 256, 5, 5, 5, 5, 5];
             requests.push((rig.ids(&prompt, 200), prompt));

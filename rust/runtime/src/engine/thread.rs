@@ -102,8 +102,9 @@ impl EngineThread {
         }
         self.retire();
         self.launch();
-        self.tell();
+        // Whoever hears of an event finds it in the statistics.
         self.publish_snapshot();
+        self.tell();
         None
     }
 
@@ -321,6 +322,7 @@ impl EngineThread {
     }
 
     pub(super) fn fail_all(&mut self, problem: &Problem) {
+        self.publish_snapshot();
         let early = std::mem::take(&mut self.early);
         let early = early.iter().map(|submission| submission.open.number);
         let live = std::mem::take(&mut self.live);
