@@ -190,7 +190,7 @@ def test_nothing_is_left_of_streams_whose_clients_disconnect(model_folder: Path)
             list(pool.map(stream, range(64), moments))
         wait_until(idle)
         # Not "equal": the last connections before the baseline may still have been closing.
-    wait_until(lambda: no_more(resources(service), before), what=f"{before} instead of {resources(service)}")
+        wait_until(lambda: no_more(resources(service), before), what=f"{before} instead of {resources(service)}")
 
 
 def test_the_ready_line_comes_with_a_command_that_works(model_folder: Path) -> None:
