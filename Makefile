@@ -44,12 +44,12 @@ $(STAMPS)/venv:
 	@command -v uv >/dev/null || [ -x $(BIN)/uv ] || { echo "setup: installing uv into $(VENV)"; $(BIN)/python -m pip install --quiet uv; }
 	@mkdir -p $(STAMPS) && touch $@
 
+# The stamp bears the time of the start, so that a source changed meanwhile counts as newer.
 # maturin first: it builds diptych-core in the shared target folder, where an isolated build would start from nothing.
 $(STAMPS)/native: $(STAMPS)/venv $(RUST_SOURCES)
 	@[ -x $(BIN)/maturin ] || $(UV) pip install --quiet --python $(BIN)/python "$$(sed -nE 's/^requires = \["(maturin[^"]*)"\]/\1/p' rust/pyproject.toml)"
 	@echo "setup: building diptych-core (release)"
-	@cd rust && $(BIN)/maturin develop --release --uv
-	@touch $@
+	@touch $@.started && cd rust && $(BIN)/maturin develop --release --uv && mv $@.started $@
 
 $(STAMPS)/ready: $(STAMPS)/native pyproject.toml
 	@echo "setup: installing diptych with its dependencies"
@@ -117,7 +117,7 @@ clients: setup  ## Run outside clients against a running service; installs what 
 	$(BIN)/pytest -v tests/service/test_openai_client.py
 
 gpu-check: setup  ## Run what needs a CUDA device; skips aloud without one
-	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -m cuda; \
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -v -m cuda; \
 	 else echo "gpu-check: SKIPPED: torch sees no CUDA device"; fi
 
 clean:  ## Remove the environment and every build output

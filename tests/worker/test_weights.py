@@ -160,6 +160,7 @@ def test_cpu_flags_are_read_from_the_first_processor(tmp_path):
     assert cpu_flags(tmp_path / "absent") == frozenset()
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_greedy_ids_on_the_gpu_equal_those_of_the_cpu(folder):
     prompts = [list(range(7)), list(range(20, 50))]
