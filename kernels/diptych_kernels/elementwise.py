@@ -9,10 +9,15 @@ ROTATE_TOKENS = 1024
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """hidden / root mean square × weight over the last axis: [T, size] → new [T, size]; weight [size], same dtype."""
+    """hidden / root mean square × weight over the last axis: [T, size] → new [T, size] in the dtype of weight [size].
+
+    hidden is of that dtype too, or float32 with a 16-bit weight.
+    """
     require_shape("hidden", hidden, (None, None))
     require_contiguous("hidden", hidden)
     require_shape("weight", weight, (hidden.shape[1],))
+    if hidden.dtype == torch.float32 and weight.dtype.itemsize == 2:
+        return torch.nn.functional.rms_norm(hidden, (hidden.shape[1],), weight.float(), epsilon).to(weight.dtype)
     require_dtype("weight", weight, hidden.dtype)
     return torch.nn.functional.rms_norm(hidden, (hidden.shape[1],), weight, epsilon)
 

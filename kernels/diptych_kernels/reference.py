@@ -50,10 +50,10 @@ def _attend_row(
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """hidden / root mean square × weight, over the last axis: [T, size] → [T, size]."""
+    """hidden / root mean square × weight, over the last axis: [T, size] → [T, size] in weight's dtype."""
     wide = hidden.float()
     scaled = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + epsilon)
-    return (scaled * weight.float()).to(hidden.dtype)
+    return (scaled * weight.float()).to(weight.dtype)
 
 
 def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> None:

@@ -71,9 +71,10 @@ def write_kv(implementation: Any, dtype: torch.dtype, device: torch.device) -> N
 
 
 def rms_norm(implementation: Any, dtype: torch.dtype, device: torch.device) -> None:
-    """Three rows."""
-    hidden, weight = _random(dtype, device, 3, 16), _random(dtype, device, 16)
-    _compare("rms_norm", implementation(hidden, weight, 1e-5), reference.rms_norm(hidden, weight, 1e-5))
+    """Three rows of the weight's dtype, and of float32."""
+    weight = _random(dtype, device, 16)
+    for hidden in (_random(dtype, device, 3, 16), _random(torch.float32, device, 3, 16)):
+        _compare("rms_norm", implementation(hidden, weight, 1e-5), reference.rms_norm(hidden, weight, 1e-5))
 
 
 def rotate(implementation: Any, dtype: torch.dtype, device: torch.device) -> None:

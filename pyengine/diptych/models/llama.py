@@ -274,7 +274,8 @@ class Workspace:
 
         max_tokens = padded_rows(max_tokens, dtype, device)
         mlp_rows = min(max_tokens, MLP_TOKENS)
-        self.residual = buffer(max_tokens, config.hidden)
+        # Always float32: it sums all layers, some dimensions grow into the thousands, and 16 bits would round the rest.
+        self.residual = torch.zeros(max_tokens, config.hidden, dtype=torch.float32, device=device)
         self.projected = buffer(max_tokens, config.hidden)
         self.qkv = buffer(max_tokens, config.qkv_size)
         self.attended = buffer(max_tokens, config.heads * config.head_dim)
@@ -287,12 +288,12 @@ class Workspace:
         # At most: a workspace that does not pad is smaller.
         max_tokens = padded_rows(max_tokens, torch.bfloat16, torch.device("cpu"))
         heads = config.heads * config.head_dim
-        held = max_tokens * (2 * config.hidden + config.qkv_size + heads)
+        held = max_tokens * (config.hidden + config.qkv_size + heads)
         held += min(max_tokens, MLP_TOKENS) * 3 * config.intermediate
         # A norm's output and its float32 inside; cosines and sines; four halves of a rotated slice.
         moment = max_tokens * config.hidden * (dtype.itemsize + 4) + max_tokens * config.head_dim * 3 * 4
         moment += min(max_tokens, MLP_TOKENS) * (config.heads + config.kv_heads) * config.head_dim * 2 * 4
-        return held * dtype.itemsize + moment
+        return held * dtype.itemsize + max_tokens * config.hidden * 4 + moment
 
 
 # attend(layer index, queries [T, heads, head_dim], out [T, heads, head_dim]), keys and values being written already.
@@ -314,13 +315,14 @@ class Llama:
     ) -> torch.Tensor:
         """Runs T tokens (ids, positions, slots: [T] int64) through all layers, writing their keys and values.
 
-        Gives the residual stream [T, hidden] before the last norm: a view of the workspace, valid until the next call.
+        Gives the residual stream [T, hidden], float32, before the last norm: a view of the workspace, valid until the
+        next call.
         """
         work, config, tokens = self.workspace, self.config, ids.shape[0]
         angles = rotary_angles(positions, self.frequencies)
-        rows = padded_rows(tokens, work.residual.dtype, work.residual.device)
+        rows = padded_rows(tokens, work.projected.dtype, work.projected.device)
         residual, projected, all_qkv = work.residual[:rows], work.projected[:rows], work.qkv[:rows]
-        torch.index_select(self.weights.embedding, 0, ids, out=residual[:tokens])
+        residual[:tokens].copy_(self.weights.embedding.index_select(0, ids))
         residual[tokens:].zero_()
         qkv, attended = all_qkv[:tokens], work.attended[:rows]
         query_end, key_end = config.heads * config.head_dim, (config.heads + config.kv_heads) * config.head_dim
@@ -350,7 +352,7 @@ class Llama:
     def logits(self, residual: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocabulary] float32 of the tokens [n] int64 among the forward's, and of no other."""
         count = tokens.shape[0]
-        rows = padded_rows(count, residual.dtype, residual.device)
+        rows = padded_rows(count, self.weights.head.dtype, residual.device)
         chosen = residual.index_select(0, torch.nn.functional.pad(tokens, (0, rows - count)))
         normed = self.kernels.rms_norm(chosen, self.weights.norm, self.config.norm_epsilon)
         return torch.mm(normed, self.weights.head.t())[:count].float()
@@ -358,14 +360,14 @@ class Llama:
     def warm_up_products(self, max_logit_rows: int) -> None:
         """Runs every matrix product once for every number of rows it can be given, where that number is padded."""
         work, layer = self.workspace, self.weights.layers[0]
-        most, dtype, device = work.residual.shape[0], work.residual.dtype, work.residual.device
+        most, dtype, device = work.projected.shape[0], work.projected.dtype, work.projected.device
         if not _pads(dtype, device):
             return
         for rows in sorted({padded_rows(rows, dtype, device) for rows in range(1, most + 1)}):
-            layer.qkv.apply(work.residual[:rows], work.qkv[:rows])
+            layer.qkv.apply(work.projected[:rows], work.qkv[:rows])
             layer.output.apply(work.attended[:rows], work.projected[:rows])
             part = min(rows, MLP_TOKENS)
-            layer.gate_up.apply(work.residual[:part], work.gate_up[:part])
+            layer.gate_up.apply(work.projected[:part], work.gate_up[:part])
             layer.down.apply(work.activated[:part], work.projected[:part])
             if rows <= padded_rows(max_logit_rows, dtype, device):
-                torch.mm(work.residual[:rows], self.weights.head.t())
+                torch.mm(work.projected[:rows], self.weights.head.t())
