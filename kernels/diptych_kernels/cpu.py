@@ -123,8 +123,8 @@ def scratch_bytes(heads: int, kv_heads: int, head_dim: int, max_rows: int) -> in
 
 
 def mask_bytes(max_tokens: int, max_rows: int, max_length: int) -> int:
-    """Upper bound of the masks that `prepare` makes for a step, in bytes: two tiles of each query, and for decode rows a
-    byte a position."""
+    """Upper bound of the masks that `prepare` makes for a step, in bytes: two tiles of each query, and for decode rows
+    a byte a position."""
     return 2 * max_tokens * KV_TILE + max_rows * (max_length + KV_TILE)
 
 
