@@ -20,6 +20,7 @@ from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
 from diptych_service.lifecycle import LIFECYCLE
 from diptych_service.merge import Merge
 from diptych_service.messages import template_messages
+from diptych_service.receive import receive_body
 from diptych_service.sampling import prompts_of, sampling_params
 from diptych_service.schema import ChatRequest, CompletionRequest, SamplingFields, StreamOptions
 from diptych_service.stall import STALL_WATCH
@@ -92,7 +93,7 @@ class Generation:
         self, request: web.Request, struct: type[Request], table: FieldTable
     ) -> tuple[Request, list[str], int]:
         """The checked request, its fields without effect, and when its last byte had arrived."""
-        raw = await request.read()
+        raw = await receive_body(request)
         arrived = time.monotonic_ns()
         body, ignored = read_request(raw, struct, table)
         # Not whether the worker is alive: while it is restarted, requests wait in the queue.

@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import json
 import logging
 import random
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from raw_client import RawClient, dechunk, events
 from service_rig import ServiceThread, wait_until
 from tiny_folder import HashOracle
+
+from diptych_service import receive
 
 PATH = "/v1/completions"
 
@@ -39,6 +43,37 @@ def test_a_client_that_leaves_ends_its_request(slow_service: ServiceThread, leav
         getattr(client, leave)()
         slow_service.wait_idle(1.0)
     assert aborts(slow_service) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("head", "rest"),
+    [
+        (b"Content-Length: 100\r\n\r\n{", b'"prompt"'),
+        (b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"pro\r\n', b"garbage\r\n"),
+    ],
+)
+def test_a_body_that_never_ends_is_answered(
+    service: ServiceThread, monkeypatch: pytest.MonkeyPatch, head: bytes, rest: bytes
+) -> None:
+    monkeypatch.setattr(receive, "IDLE_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\n" + head)
+        time.sleep(0.1)
+        client.sendall(rest)
+        answer = client.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"\r\nConnection: close\r\n" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_timeout"
+
+
+def test_a_body_may_take_long_if_it_goes_on(service: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receive, "IDLE_SECONDS", 0.5)
+    body = b'{"prompt":"a","max_tokens":1}'
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for start in range(0, len(body), 4):
+            client.sendall(body[start : start + 4])
+            time.sleep(0.1)
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
 def test_clients_of_whole_answers_that_leave_free_everything(slow_service: ServiceThread) -> None:
