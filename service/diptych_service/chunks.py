@@ -165,12 +165,15 @@ class Chunks:
     def _chunk(self, index: int, text: bytes, finish: bytes) -> bytes:
         choice = self.choices[index]
         extra = self._extra(choice) if self._view.token_ids else b""
-        end = self._end
-        if self._view.continuous_usage:
-            cached = choice.usage.cached_tokens if choice.usage is not None else None
-            usage = usage_of(choice.prompt_tokens, choice.completion_tokens, cached)
-            end = b'}],"usage":' + _encode(usage) + b"}\n\n"
+        end = self._end_of(choice, choice.completion_tokens)
         return b'%b%d,%b,"logprobs":null,%b%b%b' % (self._head, index, text, finish, extra, end)
+
+    def _end_of(self, choice: ChoiceState, completion_tokens: int) -> bytes:
+        """The end of a chunk, with the usage so far where the client asked for it on every chunk."""
+        if not self._view.continuous_usage:
+            return self._end
+        cached = choice.usage.cached_tokens if choice.usage is not None else None
+        return b'}],"usage":' + _encode(usage_of(choice.prompt_tokens, completion_tokens, cached)) + b"}\n\n"
 
 
 _UNFINISHED = b'"finish_reason":null'
@@ -184,10 +187,11 @@ class ChatChunks(Chunks):
 
     def _opening(self) -> bytes:
         first = b'0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
-        prompt_ids = self.choices[0].prompt_ids
-        if not self._view.token_ids or prompt_ids is None:
-            return self._head + first + self._end
-        end = b'}],"prompt_token_ids":' + _encode(prompt_ids) + self._end[2:]
+        choice = self.choices[0]
+        # Sent together with the first text, but before it.
+        end = self._end_of(choice, 0)
+        if self._view.token_ids and choice.prompt_ids is not None:
+            end = b'}],"prompt_token_ids":' + _encode(choice.prompt_ids) + end[2:]
         return self._head + first + end
 
     def _text(self, text: str) -> bytes:
