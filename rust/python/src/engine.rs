@@ -11,15 +11,22 @@ use crate::errors;
 use crate::frame::Frame;
 use crate::worker::Port;
 
-/// An engine with its worker. Construction starts the worker and blocks, without the GIL, until it has answered.
+/// An engine with its worker. Construction starts the worker and blocks, without the GIL, until it has answered, or
+/// with `wait=False` until it is being started.
 #[pyclass(frozen, module = "diptych_core.engine")]
 pub(crate) struct Engine(runtime::Engine);
 
 #[pymethods]
 impl Engine {
     #[new]
-    fn new(py: Python<'_>, options: &[u8]) -> PyResult<Self> {
-        py.detach(|| runtime::Engine::start(options))
+    #[pyo3(signature = (options, *, wait = true))]
+    fn new(py: Python<'_>, options: &[u8], wait: bool) -> PyResult<Self> {
+        let start = if wait {
+            runtime::Engine::start
+        } else {
+            runtime::Engine::launch
+        };
+        py.detach(|| start(options))
             .map(Self)
             .map_err(|error| errors::engine(py, &error))
     }
@@ -29,9 +36,20 @@ impl Engine {
         let ready = py
             .detach(|| self.0.wait_ready())
             .map_err(|error| errors::engine(py, &error))?;
-        let json =
-            serde_json::to_vec(&ready).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(PyBytes::new(py, &json))
+        ready_json(py, &ready)
+    }
+
+    /// As `wait_ready`; `None` if it takes longer than `limit_s`.
+    fn ready_within<'py>(
+        &self,
+        py: Python<'py>,
+        limit_s: f64,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let limit = duration(limit_s)?;
+        let ready = py
+            .detach(|| self.0.ready_within(limit))
+            .map_err(|error| errors::engine(py, &error))?;
+        ready.map(|ready| ready_json(py, &ready)).transpose()
     }
 
     fn inline_port(&self, py: Python<'_>) -> PyResult<Option<Port>> {
@@ -85,6 +103,12 @@ impl Engine {
         py.detach(|| self.0.close(limit));
         Ok(())
     }
+}
+
+fn ready_json<'py>(py: Python<'py>, ready: &runtime::Ready) -> PyResult<Bound<'py, PyBytes>> {
+    let json =
+        serde_json::to_vec(ready).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(PyBytes::new(py, &json))
 }
 
 fn read_prompt(prompt: &Bound<'_, PyAny>, chat: bool) -> PyResult<runtime::Prompt> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use diptych_text::{ChatTemplate, Tokenizer};
 
@@ -116,6 +117,16 @@ impl<T: Clone> Slot<T> {
                 .wait(value)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// As [`Self::wait`]; `None` if it takes longer than `limit`.
+    pub(crate) fn wait_for(&self, limit: Duration) -> Option<Result<T, EngineError>> {
+        let value = lock(&self.value);
+        let (value, _) = self
+            .given
+            .wait_timeout_while(value, limit, |value| value.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        value.clone()
     }
 }
 

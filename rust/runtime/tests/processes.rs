@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{ModelFolder, Rig, expected, options};
-use diptych_runtime::Prompt;
+use diptych_runtime::{Engine, EngineError, Prompt};
 use serde_json::json;
 
 fn signal(name: &str, pid: u32) {
@@ -223,6 +223,31 @@ fn closing_ends_the_worker_by_force_at_the_limit() {
     let mut frames = Vec::new();
     rig.queue.drain(&mut frames).unwrap();
     assert_eq!(frames.last().unwrap().request, request);
+}
+
+#[test]
+fn no_limit_is_too_long_to_close_within() {
+    let rig = Rig::new("scripted", json!({}), json!({}));
+    let pid = rig.engine.worker_pid().unwrap();
+    rig.engine.close(Duration::MAX);
+    assert!(!runs(pid));
+}
+
+#[test]
+fn an_engine_can_be_closed_while_its_worker_starts() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = ModelFolder::new();
+    let silent = folder.0.join("silent");
+    std::fs::write(&silent, "#!/bin/sh\nexec sleep 60\n").unwrap();
+    std::fs::set_permissions(&silent, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut options = options(&folder, "scripted", json!({}), json!({}));
+    options["worker"]["python"] = json!(silent);
+    let engine = Engine::launch(options.to_string().as_bytes()).unwrap();
+    let pid = engine.worker_pid().unwrap();
+    assert_eq!(engine.ready_within(Duration::from_millis(20)), Ok(None));
+    engine.close(Duration::from_secs(30));
+    assert!(!runs(pid));
+    assert!(matches!(engine.wait_ready(), Err(EngineError::Closed(_))));
 }
 
 #[test]

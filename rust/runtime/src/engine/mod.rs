@@ -33,6 +33,9 @@ use crate::{EngineError, FrameQueue, Prompt, os, stats};
 /// Time that a dropped engine gives its worker to leave.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
+/// Longest time that closing waits, so that the end of the wait is a moment that the clock knows.
+const LONGEST_LIMIT: Duration = Duration::from_secs(1 << 32);
+
 /// What the worker said when it had started.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Ready {
@@ -52,6 +55,7 @@ pub struct Engine {
     shared: Mutex<Result<Arc<Shared>, Vec<u8>>>,
     threads: Mutex<Option<Threads>>,
     inline: Arc<Mutex<Option<OwnedFd>>>,
+    is_inline: bool,
     seeds: RandomState,
 }
 
@@ -68,6 +72,19 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Options`], [`EngineError::Start`], [`EngineError::System`].
     pub fn start(options_json: &[u8]) -> Result<Self, EngineError> {
+        let engine = Self::launch(options_json)?;
+        if !engine.is_inline {
+            // When this fails, dropping the engine gives everything back.
+            engine.wait_ready()?;
+        }
+        Ok(engine)
+    }
+
+    /// Starts the threads and begins to start the worker; [`Engine::wait_ready`] says how that went, and closing the engine ends it at once.
+    ///
+    /// # Errors
+    /// [`EngineError::Options`], [`EngineError::System`].
+    pub fn launch(options_json: &[u8]) -> Result<Self, EngineError> {
         let options = EngineOptions::from_json(options_json)?;
         let capacities = Capacities::new(&options.limits, options.vocabulary)?;
         let core_config = core_config(&options, capacities)?;
@@ -90,14 +107,10 @@ impl Engine {
             shared: Mutex::new(Ok(shared)),
             threads: Mutex::new(Some(threads)),
             inline,
+            is_inline,
             seeds: RandomState::new(),
         };
-        // When this fails, dropping the engine gives everything back.
-        if is_inline {
-            started.wait()?;
-        } else {
-            engine.wait_ready()?;
-        }
+        started.wait()?;
         Ok(engine)
     }
 
@@ -116,6 +129,14 @@ impl Engine {
     /// [`EngineError::Start`] if it fails to, [`EngineError::Closed`] if the engine is closed meanwhile.
     pub fn wait_ready(&self) -> Result<Ready, EngineError> {
         self.shared()?.ready.wait()
+    }
+
+    /// As [`Engine::wait_ready`]; `None` if it takes longer than `limit`.
+    ///
+    /// # Errors
+    /// Those of [`Engine::wait_ready`].
+    pub fn ready_within(&self, limit: Duration) -> Result<Option<Ready>, EngineError> {
+        self.shared()?.ready.wait_for(limit).transpose()
     }
 
     /// The port of an inline worker, once. To be called before the worker's thread starts; [`Port::next`] is the thread's whole life.
@@ -238,7 +259,7 @@ impl Engine {
         };
         if let Ok(shared) = self.shared() {
             shared.closed.store(true, Ordering::Release);
-            threads.end(&shared, limit);
+            threads.end(&shared, limit.min(LONGEST_LIMIT));
             let last = statistics(&shared);
             *lock(&self.shared) = Err(last);
             drop(lock(&self.inline).take());
