@@ -30,6 +30,8 @@ pub struct EngineOptions {
 pub struct TestFaults {
     /// The engine thread panics before it plans the step with this number, counted over all epochs from 1.
     pub panic_at_step: Option<u64>,
+    /// The engine thread panics while the core is given this request.
+    pub panic_at_submission: Option<u64>,
     /// The text thread panics at this request's first token.
     pub panic_at_text_of: Option<u64>,
 }

@@ -132,6 +132,20 @@ fn a_panic_in_the_engine_fails_what_is_open_and_nothing_later() {
 }
 
 #[test]
+fn a_panic_over_one_submission_ends_that_request_too() {
+    let mut rig = with_test_faults(&json!({"panic_at_submission": 2}));
+    let requests = six(&rig);
+    let numbers: Vec<u64> = requests.iter().map(|(request, _)| *request).collect();
+    rig.finish(&numbers);
+    assert_eq!(rig.answers[&2].failed().kind, FailureKind::EnginePanicked);
+    let later = six(&rig);
+    let numbers: Vec<u64> = later.iter().map(|(request, _)| *request).collect();
+    rig.finish(&numbers);
+    assert_exact(&rig, &later);
+    rig.assert_idle();
+}
+
+#[test]
 fn a_panic_over_one_text_fails_that_request_alone() {
     let mut rig = with_test_faults(&json!({"panic_at_text_of": 1}));
     let mut requests = six(&rig);

@@ -30,6 +30,8 @@ pub(super) struct EngineThread {
     pub(super) epoch: u64,
     pub(super) supervisor: Supervisor,
     live: HashMap<u64, Handle>,
+    /// The request that the core is being given.
+    pub(super) submitting: Option<u64>,
     /// Submissions that came before the number of blocks was known.
     early: Vec<Submission>,
     commands: VecDeque<Command>,
@@ -57,6 +59,7 @@ impl EngineThread {
             core: None,
             epoch: 1,
             live: HashMap::new(),
+            submitting: None,
             early: Vec::new(),
             commands: VecDeque::new(),
             rows: Vec::new(),
@@ -159,7 +162,15 @@ impl EngineThread {
             .return_prompt_ids
             .then(|| request.prompt.clone());
         let stop_ids = request.stop_ids.clone();
-        match core.submit(request, now_ns()) {
+        self.submitting = Some(open.number);
+        let submitted = core.submit(request, now_ns());
+        let panic_at = self.shared.options.test_faults.panic_at_submission;
+        assert!(
+            panic_at != Some(open.number),
+            "test_faults.panic_at_submission asked for this panic"
+        );
+        self.submitting = None;
+        match submitted {
             Ok(handle) => {
                 self.live.insert(open.number, handle);
                 let accepted = AcceptedStream {
@@ -331,6 +342,9 @@ impl EngineThread {
             .map(|(request, handle)| (request, Some(handle)))
             .chain(early.map(|request| (request, None)))
             .collect();
+        if let Some(request) = self.submitting.take() {
+            self.fail(request, problem.clone());
+        }
         for (request, handle) in requests {
             if let (Some(core), Some(handle)) = (&mut self.core, handle) {
                 core.abort(handle, now_ns());
