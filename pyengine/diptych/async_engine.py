@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span, TracerProvider
 
+from diptych.blocking import in_thread
 from diptych.config import EngineConfig
 from diptych.errors import DiptychError, EngineClosedError, EngineFailure, OverloadedError, from_kind
-from diptych.handle import EngineHandle
+from diptych.handle import EngineHandle, checked_limit
 from diptych.loop_queue import LoopQueue, LoopQueues
 from diptych.mailbox import Mailbox
 from diptych.model_info import ModelInfo
@@ -26,8 +26,6 @@ from diptych.telemetry import fill_span, make_tracer, open_span
 
 if TYPE_CHECKING:
     from diptych_core.engine import Failure
-
-Result = TypeVar("Result")
 
 CLOSE_LIMIT_S = 5.0
 
@@ -50,26 +48,46 @@ class AsyncEngine:
         self._tracer = make_tracer(tracer_provider)
         self._handle: EngineHandle | None = None
         self._starting = False
+        self._given_up = threading.Event()
+        self._start_over = threading.Event()
         self._queues = LoopQueues()
         self._finalizer: weakref.finalize[[EngineHandle, LoopQueues], AsyncEngine] | None = None
 
     async def start(self) -> None:
-        """Fetch the model if need be, start the worker, and wait until it is ready. Raises `EngineStartError`."""
-        if self._handle is not None or self._starting:
+        """Fetch the model if need be, start the worker, and wait until it is ready.
+
+        Raises `EngineStartError`, or `EngineClosedError` if the engine is closed meanwhile.
+        """
+        if self._starting:
             raise EngineClosedError("the engine was started before; make a new one to start again")
         self._starting = True
-        config = self._config
-        handle = await _in_thread(lambda: EngineHandle(config), on_orphan=lambda orphan: orphan.close(0.0))
-        self._handle = handle
-        self._finalizer = weakref.finalize(self, _shut_down, handle, self._queues)
+        config, given_up = self._config, self._given_up
+        try:
+            handle = await in_thread(lambda: EngineHandle(config, given_up), on_orphan=lambda orphan: orphan.close(0.0))
+            if given_up.is_set():
+                await in_thread(lambda: handle.close(0.0))
+                raise EngineClosedError("the engine was closed while it started")
+            self._handle = handle
+            self._finalizer = weakref.finalize(self, _shut_down, handle, self._queues)
+        finally:
+            if self._handle is None:
+                given_up.set()
+            self._start_over.set()
 
     async def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Fail what is running, end the worker (killed after `limit_s`), give everything back. Idempotent."""
+        """Fail what is running, end the worker (killed after `limit_s`), give everything back. Idempotent.
+
+        During a start, which then fails, the worker is killed at once.
+        """
+        limit_s = checked_limit(limit_s)
         handle = self._handle
         if handle is None:
+            if self._starting:
+                self._given_up.set()
+                await in_thread(self._start_over.wait)
             return
         try:
-            await _in_thread(lambda: handle.close(limit_s))
+            await in_thread(lambda: handle.close(limit_s))
         finally:
             self._queues.close()
             if self._finalizer is not None:
@@ -104,7 +122,10 @@ class AsyncEngine:
     @property
     def ready(self) -> bool:
         """Whether requests are being served now: started, not closed, and the worker alive."""
-        return self._handle is not None and not self._handle.closed and self._handle.stats().worker_alive
+        try:
+            return self._handle is not None and self._handle.stats().worker_alive
+        except EngineClosedError:
+            return False
 
     def stats(self) -> EngineStats:
         self._queues.sweep()
@@ -229,41 +250,3 @@ def _shut_down(handle: EngineHandle, queues: LoopQueues) -> None:
     handle.close(CLOSE_LIMIT_S)
     if not handle.forked:
         queues.close()
-
-
-async def _in_thread(work: Callable[[], Result], on_orphan: Callable[[Result], None] | None = None) -> Result:
-    """Await blocking work in a thread of its own: a thread of the loop's executor would stay when the engine is closed.
-
-    If the waiting is cancelled the work goes on; `on_orphan` then gets its result.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            if error is None and on_orphan is not None:
-                threading.Thread(target=on_orphan, args=(result,), name="diptych-orphan").start()
-        elif error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop was closed meanwhile
-            if error is None and on_orphan is not None:
-                on_orphan(result)  # type: ignore[arg-type]
-
-    thread = threading.Thread(target=run, name="diptych-blocking")
-    thread.start()
-    try:
-        return await future
-    finally:
-        if future.done() and not future.cancelled():
-            thread.join()

@@ -18,6 +18,7 @@ from diptych.errors import (
     EngineClosedError,
     EngineForkedError,
     EngineStartError,
+    InvalidParameterError,
     InvalidPromptError,
     from_kind,
 )
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("diptych")
 
 INLINE_JOIN_S = 10.0
+# How soon a start notices that it was given up, and Ctrl-C is answered.
+START_SLICE_S = 0.1
+# Longer than any engine is waited for; times beyond it overflow clocks.
+LONGEST_LIMIT_S = 1e9
 Result = TypeVar("Result")
 
 
@@ -50,8 +55,11 @@ class Ready(msgspec.Struct, frozen=True):
 class EngineHandle:
     """A running engine, for any thread. In a forked child, what asks it for something raises `EngineForkedError`."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        """Start the engine and block until its worker is ready; may fetch the model. Raises `EngineStartError`."""
+    def __init__(self, config: EngineConfig, given_up: threading.Event | None = None) -> None:
+        """Start the engine and block until its worker is ready; may fetch the model. Raises `EngineStartError`.
+
+        Once `given_up` is set, the start ends what it has begun and raises `EngineClosedError`.
+        """
         began = time.monotonic()
         folder = resolve_model(config.model, config.revision, weights=config.worker not in SCRIPTED)
         fetched = time.monotonic()
@@ -62,10 +70,11 @@ class EngineHandle:
         self.model_name = served_name(config, self.model)
         self._pid = os.getpid()
         self._closed = threading.Event()
+        self._closing = threading.RLock()
         self._inline: threading.Thread | None = None
         self._native = self._start_native(encode(engine_options(self.config, self.model, os.environ)))
         try:
-            ready = self._wait_ready()
+            ready = self._wait_ready(given_up or threading.Event())
         except BaseException:
             self.close(0.0)
             raise
@@ -81,9 +90,15 @@ class EngineHandle:
     ) -> int:
         """Hand a request to the core; returns its number. Raises what is known at once; the rest comes as a frame."""
         native = self._live()
+        if isinstance(prompt, bytes | bytearray | memoryview):
+            raise InvalidPromptError("the prompt is bytes: expected text or a list of token ids")
         try:
             return _translating(lambda: native.submit(queue, prompt, params, arrived_ns, chat=chat))
         except (OverflowError, TypeError) as error:
+            if not isinstance(arrived_ns, int) or not 0 <= arrived_ns < 2**64:
+                raise InvalidParameterError(
+                    f"arrived_ns={arrived_ns}: expected nanoseconds of time.monotonic_ns()"
+                ) from error
             if isinstance(prompt, str):
                 raise InvalidPromptError("the prompt holds an unpaired surrogate, which is no text") from error
             raise InvalidPromptError(f"the prompt is neither text nor token ids from 0 to 2^32 - 1: {error}") from error
@@ -109,11 +124,20 @@ class EngineHandle:
         return self._closed.is_set()
 
     def close(self, limit_s: float) -> None:
-        """End the worker, killed after `limit_s`, and give back every thread, descriptor and mapping. Idempotent."""
-        if self.forked or self._closed.is_set():
+        """End the worker, killed after `limit_s`, and give back every thread, descriptor and mapping.
+
+        Idempotent; a call meanwhile waits. Raises `ValueError` for what is no time to wait.
+        """
+        limit_s = checked_limit(limit_s)
+        if self.forked:
             return
-        self._closed.set()
-        self._native.close(limit_s)
+        with self._closing:
+            if not self._closed.is_set():
+                self._closed.set()
+                self._native.close(limit_s)
+                self._join_inline()
+
+    def _join_inline(self) -> None:
         if self._inline is not None and self._inline is not threading.current_thread():
             self._inline.join(INLINE_JOIN_S)
             if self._inline.is_alive():
@@ -129,7 +153,7 @@ class EngineHandle:
     def _start_native(self, options: bytes) -> Engine:
         from diptych_core.engine import Engine
 
-        native = _starting(lambda: Engine(options))
+        native = _starting(lambda: Engine(options, wait=False))
         port = _starting(native.inline_port)
         if port is not None:
             # A daemon, since the interpreter joins other threads before it runs the hook that would end this one.
@@ -137,8 +161,18 @@ class EngineHandle:
             self._inline.start()
         return native
 
-    def _wait_ready(self) -> Ready:
-        return msgspec.json.decode(_starting(self._native.wait_ready), type=Ready)
+    def _wait_ready(self, given_up: threading.Event) -> Ready:
+        while not given_up.is_set():
+            if (ready := _starting(lambda: self._native.ready_within(START_SLICE_S))) is not None:
+                return msgspec.json.decode(ready, type=Ready)
+        raise EngineClosedError("the engine was closed while it started")
+
+
+def checked_limit(limit_s: float) -> float:
+    """`limit_s` if it is a time to wait, which may be infinite."""
+    if not limit_s >= 0.0:
+        raise ValueError(f"limit_s={limit_s}: expected seconds to wait for the worker, 0 or more")
+    return min(limit_s, LONGEST_LIMIT_S)
 
 
 def _run_inline(port: Port) -> None:

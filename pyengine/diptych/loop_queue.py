@@ -91,10 +91,10 @@ class LoopQueues:
         with self._lock:
             if self._closed:
                 raise EngineClosedError("the engine is closed")
+            self._sweep()
             queue = self._queues.get(loop)
             if queue is None:
                 queue = self._queues[loop] = LoopQueue(loop, make())
-                self._sweep()
                 self._all.append(queue)
             return queue
 
@@ -113,6 +113,8 @@ class LoopQueues:
 
     def _sweep(self) -> None:
         gone = [queue for queue in self._all if queue.belongs_to_closed_loop()]
+        if not gone:
+            return
         self._all = [queue for queue in self._all if queue not in gone]
         for queue in gone:
             queue.close_from_anywhere()

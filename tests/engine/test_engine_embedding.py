@@ -12,7 +12,7 @@ import pytest
 from tiny_folder import write_folder
 
 HEAD = """
-import asyncio, logging, os, signal, sys, threading
+import asyncio, logging, os, signal, sys, threading, time
 from pathlib import Path
 
 FOLDER = sys.argv[1]
@@ -31,10 +31,21 @@ def shared_memory():
     return sorted(line.split()[-1] for line in lines if "memfd" in line or "/dev/shm" in line)
 
 def threads():
+    # The system ends a thread a moment after it was joined.
+    limit = time.monotonic() + 5
+    while len(os.listdir("/proc/self/task")) > threading.active_count() and time.monotonic() < limit:
+        time.sleep(0.001)
     return sorted(Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task"))
 
 def children():
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    # A process is listed under the thread that started it.
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            found += Path(f"/proc/self/task/{task}/children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
+            pass
+    return found
 
 async def one(engine, tokens=8):
     from diptych import SamplingParams
@@ -80,7 +91,7 @@ def test_closing_gives_every_thread_descriptor_mapping_and_process_back(folder: 
                     await asyncio.gather(*(one(engine) for _ in range(16)))
                     stream = engine.generate([5, 6], __import__("diptych").SamplingParams(max_tokens=500))
                     await anext(stream)
-                    assert threads() != before[2]
+                    assert len(os.listdir("/proc/self/task")) > len(before[2])
             await stream.aclose()
             after = descriptors(), shared_memory(), threads(), children(), threading.enumerate()
             assert after == before, (before, after)
@@ -264,6 +275,35 @@ def test_a_forked_child_is_told_to_make_its_own_engine(folder: Path) -> None:
         """,
     )
     assert out.strip() == "0"
+
+
+@pytest.mark.parametrize("start", ["LLM(slow)", "asyncio.run(AsyncEngine(slow).start())"])
+def test_a_start_is_interrupted_by_control_c(folder: Path, tmp_path: Path, start: str) -> None:
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexec sleep 60\n")
+    silent.chmod(0o755)
+    run_program(
+        folder,
+        f"""
+        import _thread, signal, time
+        from diptych import LLM, AsyncEngine, EngineConfig
+        slow = EngineConfig(FOLDER, worker="scripted", worker_python={str(silent)!r})
+        def interrupt():
+            while not children():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt).start()
+        began = time.monotonic()
+        try:
+            {start}
+            raise SystemExit("it started")
+        except KeyboardInterrupt:
+            pass
+        while children():
+            assert time.monotonic() < began + 10, children()
+            time.sleep(0.01)
+        """,
+    )
 
 
 def test_a_worker_that_cannot_start_is_a_clear_error_and_leaves_nothing(folder: Path) -> None:

@@ -13,6 +13,7 @@ from fake_engine import Accepted, Failure, Finished, answer_at_once, answer_soon
 from tiny_folder import write_folder
 
 from diptych import AsyncEngine, EngineConfig, Output, SamplingParams, errors
+from diptych.blocking import in_thread
 
 PARAMS = SamplingParams(max_tokens=4)
 
@@ -268,7 +269,7 @@ async def test_each_loop_has_its_own_queue_and_a_closed_loops_requests_end_with_
     assert len(core().queues) == 5
     assert all([output.text for output in result] for result in results) and len(results) == 4
     assert here[-1].finish_reason == "length"
-    engine.stats()
+    await collect(engine)
     assert sorted(queue.closed for queue in core().queues) == [False, True, True, True, True]
 
 
@@ -292,6 +293,63 @@ async def test_a_start_that_is_cancelled_closes_what_it_started(folder: Path) ->
     with pytest.raises(asyncio.CancelledError):
         await starting
     await until(lambda: bool(fake_engine.Engine.made) and core().closed == 1)
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_closing_while_it_starts_ends_the_start_and_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    monkeypatch.setattr(fake_engine.Engine, "starts_after_s", 60.0 if early else 0.05)
+    engine = AsyncEngine(EngineConfig(str(folder), worker="scripted"))
+    starting = asyncio.ensure_future(engine.start())
+    await until(lambda: bool(fake_engine.Engine.made))
+    async with asyncio.timeout(10):
+        await engine.close()
+    assert core().closed == 1
+    with pytest.raises(errors.EngineClosedError, match="while it started"):
+        await starting
+    assert not engine.ready
+
+
+async def test_a_result_that_comes_with_the_cancellation_is_not_lost() -> None:
+    orphans: list[int] = []
+    task = asyncio.ensure_future(in_thread(lambda: 7, on_orphan=orphans.append))
+    future: asyncio.Future[int] | None = None
+    while future is None or not future.done():
+        await asyncio.sleep(0)
+        future = task._fut_waiter  # type: ignore[attr-defined]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: orphans == [7])
+
+
+async def test_a_second_close_waits_for_the_first(engine: AsyncEngine) -> None:
+    core().closes_after_s = 0.2
+    first = asyncio.ensure_future(engine.close())
+    await until(lambda: not engine.ready)
+    await engine.close()
+    assert core().closed == 1
+    await first
+
+
+async def test_any_time_to_wait_can_be_given_to_close_and_nothing_else(engine: AsyncEngine) -> None:
+    for limit_s in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="limit_s"):
+            await engine.close(limit_s)
+    assert engine.ready
+    await engine.close(float("inf"))
+    assert core().closed == 1
+
+
+@pytest.mark.parametrize("arrived_ns", [-1, 2**64])
+async def test_an_impossible_arrival_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, arrived_ns: int) -> None:
+    monkeypatch.undo()
+    async with AsyncEngine(EngineConfig(str(folder), worker="scripted_thread")) as engine:
+        with pytest.raises(errors.InvalidParameterError, match="arrived_ns"):
+            [_ async for _ in engine.generate("hi", PARAMS, arrived_ns=arrived_ns)]
+        with pytest.raises(errors.InvalidPromptError, match="bytes"):
+            await collect(engine, b"hi")
 
 
 async def test_secrets_stay_out_of_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,8 +108,10 @@ class Engine:
     """Set `on_submit` to answer requests as they come; `made` holds every engine in the order of construction."""
 
     made: ClassVar[list[Engine]] = []
+    starts_after_s: float = 0.0
+    closes_after_s: float = 0.0
 
-    def __init__(self, options: bytes) -> None:
+    def __init__(self, options: bytes, *, wait: bool = True) -> None:
         self.options = json.loads(options)
         self.submitted: list[dict[str, Any]] = []
         self.queues: list[FrameQueue] = []
@@ -121,6 +123,13 @@ class Engine:
 
     def wait_ready(self) -> bytes:
         return json.dumps({"num_blocks": 8, "hello": {}, "timings": {"weights": 0.5}}).encode()
+
+    def ready_within(self, limit_s: float) -> bytes | None:
+        if self.starts_after_s > 0.0:
+            time.sleep(limit_s)
+            self.starts_after_s -= limit_s
+            return None
+        return self.wait_ready()
 
     def inline_port(self) -> None:
         return None
@@ -151,6 +160,7 @@ class Engine:
         return None
 
     def close(self, limit_s: float) -> None:
+        time.sleep(self.closes_after_s)
         self.closed += 1
 
 
