@@ -76,8 +76,7 @@ class Generation:
             message = "add_generation_prompt and continue_final_message exclude each other."
             raise BadRequest(message, param="continue_final_message", code="invalid_parameter")
         continues = bool(body.continue_final_message)
-        max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        params = sampling_params(body, self._engine.model.default_sampling, max_tokens)
+        params = sampling_params(body, self._engine.model.default_sampling, chat_max_tokens(body))
         source = self._engine.chat(
             messages,
             params,
@@ -131,6 +130,17 @@ class Generation:
         tracing.record_usage(request, [answer.usage for answer in answers])
         payload = endpoint.body(identity, answers, token_ids=bool(body.return_token_ids))
         return web.Response(body=payload, content_type="application/json", headers=headers)
+
+
+def chat_max_tokens(body: ChatRequest) -> int | None:
+    """`max_completion_tokens` wins over `max_tokens`. A wrong one is refused here, by the name that was sent."""
+    chosen = body.max_completion_tokens
+    if chosen is None:
+        return body.max_tokens
+    if not 1 <= chosen < 2**31:
+        message = f"max_completion_tokens={str(chosen)[:40]}: expected a number from 1 to {2**31 - 1}"
+        raise BadRequest(message, param="max_completion_tokens", code="invalid_parameter")
+    return chosen
 
 
 def stream_view(body: SamplingFields) -> StreamView:

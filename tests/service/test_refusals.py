@@ -112,6 +112,9 @@ def test_max_tokens(service: ServiceThread, oracle: HashOracle) -> None:
     assert chat["usage"]["total_tokens"] == MAX_MODEL_LEN
     both = post(service, PATHS[1], BASE[PATHS[1]] | {"max_tokens": 9, "max_completion_tokens": 3}).json()
     assert both["usage"]["completion_tokens"] == 3
+    for wrong in (0, -1, 2**31):
+        error = error_of(post(service, PATHS[1], BASE[PATHS[1]] | {"max_completion_tokens": wrong}))
+        assert error["param"] == "max_completion_tokens" and "max_completion_tokens" in error["message"]
 
 
 def test_the_context_length_is_exact(service: ServiceThread) -> None:
