@@ -16,6 +16,17 @@ def main() -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"diptych worker {os.getpid()}: %(levelname)s %(message)s"
     )
+    from diptych_core import worker
+
+    try:
+        return _work()
+    except worker.WorkerConnectionError as error:
+        # A host that is stopped while its worker starts; later ones are noticed between steps.
+        logging.info("the host is gone: %s", error)
+        return 0
+
+
+def _work() -> int:
     from diptych.worker.init import decode_init
     from diptych.worker.loop import run
     from diptych_core import worker
