@@ -35,6 +35,8 @@ pub(super) struct Supervisor {
     state: State,
     num_blocks: Option<u32>,
     failed_starts: u32,
+    /// Whether a worker came that cannot take the place of the one before.
+    is_unfit: bool,
     restarts_without_step: u32,
     measured: Restart,
     pub(super) restarts: u64,
@@ -57,6 +59,7 @@ impl Supervisor {
             state: State::Waiting(Instant::now()),
             num_blocks: None,
             failed_starts: 0,
+            is_unfit: false,
             restarts_without_step: 0,
             measured: Restart::default(),
             restarts: 0,
@@ -103,9 +106,9 @@ impl Supervisor {
         match &self.state {
             State::Stopped(why) => Some(Problem::new(FailureKind::WorkerFailed, why.clone())),
             State::Running(_) => None,
-            _ if self.failed_starts >= PATIENCE => {
+            _ if self.failed_starts >= PATIENCE || self.is_unfit && self.failed_starts > 0 => {
                 let why = format!(
-                    "the worker failed to start {} times in a row, last: {}",
+                    "the worker cannot be started (failed starts in a row: {}), last: {}",
                     self.failed_starts,
                     self.last_error.as_deref().unwrap_or("unknown")
                 );
@@ -319,7 +322,7 @@ impl Supervisor {
         match self.num_blocks {
             Some(before) if before != num_blocks => {
                 // Waiting would not help the requests that are open.
-                self.failed_starts = self.failed_starts.max(PATIENCE - 1);
+                self.is_unfit = true;
                 Err(format!(
                     "it has {num_blocks} KV blocks, the worker before had {before}: set kv_cache_bytes so that restarts plan the same pool"
                 ))
@@ -347,6 +350,7 @@ impl Supervisor {
         }
         self.num_blocks = Some(hello.num_blocks);
         self.failed_starts = 0;
+        self.is_unfit = false;
         let ready = Ready {
             num_blocks: hello.num_blocks,
             hello: hello.info,
