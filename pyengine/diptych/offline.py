@@ -58,8 +58,9 @@ class LLM:
         return self._handle.stats()
 
     def close(self) -> None:
-        """End the worker and give everything back. Batches running in other threads fail. Idempotent."""
-        self._finalizer()
+        """End the worker and give everything back; a second call waits for it. Batches in other threads fail."""
+        self._handle.close(CLOSE_LIMIT_S)
+        self._finalizer.detach()
 
     def __enter__(self) -> LLM:
         return self

@@ -60,7 +60,7 @@ def read_script(config: EngineConfig, vocabulary: int) -> list[list[int]] | None
     else:
         script = _parse_script(Path(config.script))
     for index, ids in enumerate(script or []):
-        wrong = [token for token in ids if token >= vocabulary]
+        wrong = [token for token in ids if not 0 <= token < vocabulary]
         if wrong:
             raise ConfigError([f"script line {index + 1} holds {wrong[:5]}: the vocabulary has {vocabulary} ids"])
     return script

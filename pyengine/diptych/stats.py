@@ -51,6 +51,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     open_requests: int
     histograms: dict[str, Histogram]
     last_restart: Restart | None = None
+    last_worker_error: str | None = None
 
     @property
     def kv_cache_usage_ratio(self) -> float:

@@ -109,6 +109,13 @@ async def test_a_script_answers_request_by_request_and_ends_with_eos(folder: Pat
             assert last.finish_reason == "stop"
 
 
+async def test_a_script_file_with_an_impossible_id_is_refused_by_its_line(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("[5]\n[5, -1]\n")
+    with pytest.raises(errors.ConfigError, match="line 2"):
+        await AsyncEngine(EngineConfig(str(folder), worker="scripted", script=str(script))).start()
+
+
 async def test_stop_strings_cut_text_and_ids_at_the_same_token(folder: Path, oracle: HashOracle) -> None:
     ids = oracle.encode("one two three four")
     async with AsyncEngine(EngineConfig(str(folder), worker="scripted", script=[ids])) as engine:
@@ -194,6 +201,7 @@ async def test_a_killed_worker_costs_a_pause_and_no_token(folder: Path, oracle: 
             assert (await task)[1] == oracle.continuation([9, number + 3], 200)
         assert engine.stats().worker_restarts == 1
         assert engine.worker_pid() not in (None, pid)
+        assert "signal: 9" in (engine.stats().last_worker_error or "")
 
 
 async def test_preempted_requests_give_the_same_ids(folder: Path, oracle: HashOracle) -> None:

@@ -131,6 +131,18 @@ def test_inside_a_running_loop_a_call_finishes(llm: LLM) -> None:
     assert asyncio.run(main()) == "ab"
 
 
+def test_a_second_close_waits_for_the_first(llm: LLM) -> None:
+    core().closes_after_s = 0.2
+    first = threading.Thread(target=llm.close)
+    first.start()
+    with pytest.raises(errors.EngineClosedError):
+        while True:
+            llm.stats()
+    llm.close()
+    assert core().closed == 1
+    first.join()
+
+
 def test_a_closed_one_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diptych_core.engine.Engine", fake_engine.Engine)
     llm = LLM(EngineConfig(str(folder), worker="scripted"))
