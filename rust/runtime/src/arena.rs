@@ -308,7 +308,12 @@ impl HostArenas {
                 0 => RowStatus::Ok,
                 1 => RowStatus::Nan,
                 2 => RowStatus::BadId,
-                3 => RowStatus::NotSampled,
+                3 => {
+                    // Only a row that waits for a mask may say so, and no plan of this build carries one.
+                    return Outcome::Garbage(format!(
+                        "its result of step {step} left row {row} unsampled, which waits for no mask"
+                    ));
+                }
                 other => {
                     return Outcome::Garbage(format!(
                         "its result of step {step} has status {} in row {row}",

@@ -83,7 +83,9 @@ fn a_request_that_kills_its_worker_fails_alone() {
             .map(|(request, _)| *request)
             .collect::<Vec<_>>(),
     );
-    assert_eq!(rig.answers[&3].failed().kind, FailureKind::WorkerDied);
+    let failure = rig.answers[&3].failed();
+    assert_eq!(failure.kind, FailureKind::WorkerDied);
+    assert!(failure.details["worker_error"].is_string());
     requests.remove(3);
     assert_exact(&rig, &requests);
     rig.assert_idle();

@@ -129,7 +129,6 @@ fn statuses_and_impossible_ids_are_told_apart() {
         (0, -1, RowStatus::BadId),
         (1, 3, RowStatus::Nan),
         (2, 3, RowStatus::BadId),
-        (3, 3, RowStatus::NotSampled),
     ];
     for (status, id, expected) in cases {
         let (mut host, worker) = pair();
@@ -179,6 +178,9 @@ fn what_no_worker_writes_is_refused() {
     let status =
         |worker: &WorkerArenas, layout: &Layout| worker.result.write(layout.status, &[17_i32]);
     garbage(status, "status 17");
+    let unsampled =
+        |worker: &WorkerArenas, layout: &Layout| worker.result.write(layout.status, &[3_i32]);
+    garbage(unsampled, "waits for no mask");
     let lengths = |worker: &WorkerArenas, _: &Layout| {
         for (index, value) in [(result_word::ERROR, 1), (result_word::CLASS_BYTES, 1 << 60)] {
             worker.result.word(0, index).store(value, Ordering::Relaxed);

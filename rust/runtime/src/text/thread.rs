@@ -123,7 +123,15 @@ impl TextThread<'_> {
         ended.push((stream, done));
     }
 
-    fn finish(&self, mut stream: Stream, done: Done) {
+    fn finish(&self, mut stream: Stream, mut done: Done) {
+        if let Done::Failed(failure) = &mut done
+            && failure.kind == FailureKind::WorkerDied
+            && let Some(error) = lock(&self.shared.snapshot).last_worker_error.clone()
+        {
+            failure
+                .details
+                .insert("worker_error".to_owned(), error.into());
+        }
         self.shared.finish(stream.take_frame(), done);
     }
 
