@@ -22,7 +22,7 @@ from diptych.params import SamplingParams, params_json
 from diptych.record import RequestRecord
 from diptych.requests import Prompt, chat_prompt
 from diptych.stats import EngineStats, retry_after_s
-from diptych.telemetry import fill_span, make_tracer, open_span
+from diptych.telemetry import HeldSpan, fill_span, make_tracer, open_span
 
 if TYPE_CHECKING:
     from diptych_core.engine import Failure
@@ -142,13 +142,14 @@ class AsyncEngine:
         *,
         arrived_ns: int | None = None,
         add_special_tokens: bool = True,
-        span: Span | None = None,
+        span: Span | HeldSpan | None = None,
     ) -> AsyncGenerator[Output, None]:
         """Continue `prompt`, text or token ids. The stream begins with the request's acceptance.
 
         Leaving the stream early (`aclose`, cancellation, or dropping it) aborts the request. Raises `RequestError` for
         what is wrong with it, `OverloadedError` if the queue is full, `EngineFailure`, `EngineClosedError`.
         `arrived_ns`: CLOCK_MONOTONIC at the request's arrival. `span`: filled, not ended; None opens one of its own.
+        The times of an aborted request are complete a step later: a `HeldSpan` waits for them, a bare one lacks some.
         """
         return self._stream(lambda: Prompt(prompt, add_special_tokens), "text_completion", params, arrived_ns, span)
 
@@ -161,7 +162,7 @@ class AsyncEngine:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: dict[str, Any] | None = None,
-        span: Span | None = None,
+        span: Span | HeldSpan | None = None,
     ) -> AsyncGenerator[Output, None]:
         """Answer `messages`, rendered by the model's chat template; else as `generate`. Also raises `TemplateError`."""
 
@@ -176,11 +177,15 @@ class AsyncEngine:
         operation: str,
         params: SamplingParams,
         arrived_ns: int | None,
-        span: Span | None,
+        span: Span | HeldSpan | None,
     ) -> AsyncGenerator[Output, None]:
         handle = self._running()
         record = RequestRecord(operation, handle.model_name, params, arrived_ns or time.monotonic_ns())
-        own_span = open_span(self._tracer, operation, record.model, record.arrived_ns) if span is None else None
+        if span is None:
+            own_span = HeldSpan(open_span(self._tracer, operation, record.model, record.arrived_ns))
+            span = own_span
+        else:
+            own_span = None
         request: tuple[LoopQueue, Mailbox, int] | None = None
         try:
             request = self._submit(handle, make_prompt(), params, record)
@@ -200,14 +205,12 @@ class AsyncEngine:
             raise
         finally:
             record.finished_ns = time.monotonic_ns()
-            if request is not None:
-                _leave(handle, *request)
-            recorded = span if own_span is None else own_span
-            if recorded is not None:
-                fill_span(recorded, record)
+            if request is None or request[1].ended:
+                fill_span(span.span if isinstance(span, HeldSpan) else span, record)
+            else:
+                _leave(handle, request, span)
             if own_span is not None:
                 own_span.end()
-            record.error = None  # its traceback holds this frame, which holds the record
 
     def _submit(
         self, handle: EngineHandle, prompt: Prompt, params: SamplingParams, record: RequestRecord
@@ -238,11 +241,17 @@ class AsyncEngine:
         return self._handle
 
 
-def _leave(handle: EngineHandle, queue: LoopQueue, mailbox: Mailbox, number: int) -> None:
-    """The stream's reader is gone: abort the request unless it has ended."""
-    if not mailbox.ended:
+def _leave(handle: EngineHandle, request: tuple[LoopQueue, Mailbox, int], span: Span | HeldSpan) -> None:
+    """The stream's reader is gone before the request has ended: abort it. A held span waits for what the core tells."""
+    queue, mailbox, number = request
+    record = mailbox.record
+    if isinstance(span, HeldSpan) and span.span.is_recording() and not handle.forked:
+        span.hold()
+        mailbox.leave(lambda: span.release(record))
+    else:
         queue.mailboxes.pop(number, None)
-        handle.abort(number)
+        fill_span(span.span if isinstance(span, HeldSpan) else span, record)
+    handle.abort(number)
 
 
 def _shut_down(handle: EngineHandle, queues: LoopQueues) -> None:

@@ -57,7 +57,7 @@ class LoopQueue:
         for frame in self.frames.drain():
             mailbox = mailboxes.get(frame.request)
             if mailbox is None:
-                continue  # its reader has left and it is being aborted
+                continue  # its reader has left, it is being aborted, and nobody records it
             mailbox.push(frame)
             if mailbox.ended:
                 del mailboxes[frame.request]
@@ -71,8 +71,9 @@ class LoopQueue:
         self._frames.close()
         self._frames = None  # its descriptor is open as long as it is
         mailboxes, self.mailboxes = self.mailboxes, {}
-        if loop is not None:
-            for mailbox in mailboxes.values():
+        for mailbox in mailboxes.values():
+            # A reader cannot be woken in a closed loop; where it has left, its record still ends.
+            if loop is not None or mailbox.left:
                 mailbox.fail(_closed_error())
 
 

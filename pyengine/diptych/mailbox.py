@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from diptych.errors import DiptychError
@@ -19,12 +20,24 @@ class Mailbox:
     One reader, in the loop that also calls `push` and `fail`.
     """
 
-    __slots__ = ("_accepted", "_error", "_failure", "_finished", "_text", "_token_ids", "_waiter", "ended", "record")
+    __slots__ = (
+        "_accepted",
+        "_error",
+        "_failure",
+        "_finished",
+        "_on_end",
+        "_text",
+        "_token_ids",
+        "_waiter",
+        "ended",
+        "record",
+    )
 
     def __init__(self, record: RequestRecord) -> None:
         self.record = record
         self.ended = False
         self._waiter: asyncio.Future[None] | None = None
+        self._on_end: Callable[[], None] | None = None
         self._accepted: Accepted | None = None
         self._text: list[str] = []
         self._token_ids: list[int] = []
@@ -34,6 +47,10 @@ class Mailbox:
 
     def push(self, frame: Frame) -> None:
         self.record.saw(frame)
+        if self._on_end is not None:
+            if frame.finished is not None or frame.failure is not None:
+                self._end_unread()
+            return
         self._accepted = frame.accepted or self._accepted
         if frame.text:
             self._text.append(frame.text)
@@ -44,9 +61,21 @@ class Mailbox:
 
     def fail(self, error: DiptychError) -> None:
         """End the stream with `error` after what was already pushed."""
+        if self._on_end is not None:
+            self._end_unread()
+            return
         self.ended = True
         self._error = error
         self._wake()
+
+    def leave(self, on_end: Callable[[], None]) -> None:
+        """The reader is gone: from now on only the record is kept, and `on_end` is called once it is complete."""
+        self._on_end = on_end
+        self._accepted, self._text, self._token_ids = None, [], []
+
+    @property
+    def left(self) -> bool:
+        return self._on_end is not None
 
     async def wait(self) -> None:
         """Until something was pushed since the last `take`."""
@@ -86,6 +115,12 @@ class Mailbox:
             timings=Timings(*finished.timings),
             preemptions=finished.preemptions,
         )
+
+    def _end_unread(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        self.ended = True
+        if on_end is not None:
+            on_end()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

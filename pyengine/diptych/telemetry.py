@@ -34,10 +34,45 @@ def open_span(tracer: Tracer, operation: str, model: str, arrived_ns: int) -> Sp
     return tracer.start_span(f"{operation} {model}", kind=SpanKind.INTERNAL, start_time=_wall_offset_ns() + arrived_ns)
 
 
+class HeldSpan:
+    """A span that ends once its owner is done with it and the core has told the times of what filled it.
+
+    An aborted request's come with the core's own end of it, a step after its stream was left.
+    """
+
+    __slots__ = ("_ended", "_holds", "span")
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self._holds = 0
+        self._ended = False
+
+    def hold(self) -> None:
+        """The span stays open until `release`."""
+        self._holds += 1
+
+    def release(self, record: RequestRecord) -> None:
+        """Fill the span from a complete record, and end it if its owner has."""
+        fill_span(self.span, record)
+        self._holds -= 1
+        if self._ended and self._holds == 0:
+            self.span.end()
+
+    def end(self) -> None:
+        """The owner's last word."""
+        self._ended = True
+        if self._holds == 0:
+            self.span.end()
+
+
 def fill_span(span: Span, record: RequestRecord) -> None:
     """Everything known of an ended request: attributes, events at their times, the status. Does not end the span."""
-    if not span.is_recording():
-        return
+    if span.is_recording():
+        _fill(span, record)
+    record.error = None  # its traceback holds the frame of the stream, which holds the record
+
+
+def _fill(span: Span, record: RequestRecord) -> None:
     span.set_attributes(request_attributes(record.operation, record.model, record.params))
     span.set_attributes(dict(_response_attributes(record)))
     offset = _wall_offset_ns()

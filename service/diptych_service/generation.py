@@ -56,7 +56,7 @@ class Generation:
         prompts = prompts_of(body.prompt)
         max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         params = sampling_params(body, self._engine.model.default_sampling, max_tokens)
-        span = tracing.span_for_sources(request, len(prompts), params)
+        span = tracing.span_for_sources(request, len(prompts))
         sources = [
             self._engine.generate(
                 prompt,
@@ -84,7 +84,7 @@ class Generation:
             add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
             continue_final_message=continues,
             chat_template_kwargs=body.chat_template_kwargs,
-            span=tracing.span_for_sources(request, 1, params),
+            span=tracing.span_for_sources(request, 1),
         )
         return await self._answer(request, body, ignored + ignored_in_messages, CHAT, [source])
 
@@ -216,6 +216,7 @@ class Stream:
                     continue
                 if not self._response.prepared:
                     await self._response.prepare(self._request)
+                    tracing.record_status(self._request, self._response.status)
                 if not chunks.all_finished and (data := b"".join(unwritten)):
                     unwritten.clear()
                     await self._write(data)

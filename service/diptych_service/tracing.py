@@ -15,7 +15,8 @@ from aiohttp.typedefs import Handler
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from diptych import SamplingParams, Usage
+from diptych import Usage
+from diptych.telemetry import HeldSpan
 from diptych_service import __version__
 from diptych_service.errors import ApiError, from_exception
 
@@ -24,8 +25,8 @@ OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completio
 PROVIDER = "diptych"
 
 _SPAN = web.RequestKey("span", Span)
-# False where instrumentation of the host's opened the span: its name and its end are the host's affair.
-_OURS = web.RequestKey("span_is_ours", bool)
+# Absent where instrumentation of the host's opened the span: its name and its end are the host's affair.
+_HELD = web.RequestKey("held_span", HeldSpan)
 
 
 @web.middleware
@@ -36,20 +37,21 @@ async def trace_requests(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     current = trace.get_current_span()
     if current.is_recording() and getattr(current, "kind", None) is SpanKind.SERVER:
-        span, ours = current, False
+        span = current
     else:
         tracer = trace.get_tracer("diptych_service", __version__)
         context = propagate.extract(request.headers)
-        span, ours = tracer.start_span(operation, context=context, kind=SpanKind.SERVER), True
-    request[_SPAN], request[_OURS] = span, ours
+        span = tracer.start_span(operation, context=context, kind=SpanKind.SERVER)
+        request[_HELD] = HeldSpan(span)
+    request[_SPAN] = span
     if span.is_recording():
         span.set_attributes(_request_attributes(request, operation))
     try:
         with trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
             return await _outcome(request, handler, span)
     finally:
-        if ours:
-            span.end()
+        if (held := request.get(_HELD)) is not None:
+            held.end()
 
 
 async def _outcome(request: web.Request, handler: Handler, span: Span) -> web.StreamResponse:
@@ -76,16 +78,16 @@ def response_headers(request: web.BaseRequest) -> dict[str, str]:
     return headers
 
 
-def span_for_sources(request: web.Request, num_sources: int, params: SamplingParams) -> Span | None:
+def span_for_sources(request: web.Request, num_sources: int) -> Span | HeldSpan | None:
     """The span that the engine shall fill: the request's own, or None for several prompts, which get one each."""
-    return request.get(_SPAN) if num_sources == 1 else None
+    return (request.get(_HELD) or request.get(_SPAN)) if num_sources == 1 else None
 
 
 def name_model(request: web.Request, model: str, stream: bool) -> None:
     span = _recording(request)
     if span is not None:
         span.set_attributes({"gen_ai.request.model": model, "gen_ai.request.stream": stream})
-        if request[_OURS]:
+        if _HELD in request:
             span.update_name(f"{OPERATIONS[request.path]} {model}")
 
 
@@ -93,6 +95,13 @@ def name_response(request: web.Request, response_id: str) -> None:
     span = _recording(request)
     if span is not None:
         span.set_attribute("gen_ai.response.id", response_id)
+
+
+def record_status(request: web.Request, status: int) -> None:
+    """The headers have left, whatever becomes of the rest."""
+    span = _recording(request)
+    if span is not None:
+        span.set_attribute("http.response.status_code", status)
 
 
 def record_usage(request: web.Request, usages: Sequence[Usage]) -> None:

@@ -57,6 +57,19 @@ async def run(engine: AsyncEngine, params: SamplingParams = GREEDY, **options: A
         pass
 
 
+def open_mailboxes(engine: AsyncEngine) -> int:
+    return sum(len(queue.mailboxes) for queue in engine._queues._queues.values())
+
+
+async def all_told(engine: AsyncEngine) -> None:
+    """Until the core has told every request's end."""
+    for _ in range(5000):
+        if not open_mailboxes(engine):
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"{open_mailboxes(engine)} requests did not end within 5 s")
+
+
 def only(exporter: InMemorySpanExporter) -> ReadableSpan:
     (span,) = exporter.get_finished_spans()
     return span
@@ -168,14 +181,47 @@ async def test_aborted_requests_have_a_complete_span(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+    await all_told(engine)
     span = only(exporter)
     told = attributes(span)
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "aborted")
     assert (told["error.type"], told["gen_ai.response.finish_reasons"]) == ("aborted", ("abort",))
     assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (3, 2)
-    assert told["diptych.time_in_decode"] >= 0
-    assert told["diptych.time_total"] >= told["diptych.time_to_first_token"] >= 0
-    assert [event.name for event in span.events] == ["diptych.tokenised", "diptych.first_token", "diptych.aborted"]
+    for part in ("tokeniser", "queue", "prefill", "decode"):
+        assert told[f"diptych.time_in_{part}"] == 0.001
+    assert (told["diptych.time_to_first_token"], told["diptych.time_total"]) == (0.003, 0.004)
+    names = [event.name.removeprefix("diptych.") for event in span.events]
+    assert names == ["tokenised", "admitted", "first_token", "aborted"]
+
+
+async def test_an_aborted_requests_span_waits_for_the_cores_end_only(
+    engine: AsyncEngine, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_engine.Engine, "abort", lambda native, request: native.aborted.append(request))
+    core().on_submit = lambda native, number: native.emit(number, accepted=Accepted())
+    stream = engine.generate("hi", GREEDY)
+    await anext(stream)
+    await stream.aclose()
+    # Output that was on its way is counted, and nobody is left to read it.
+    core().emit(0, text="late", token_ids=[1])
+    await asyncio.sleep(0.01)
+    assert core().aborted == [0] and exporter.get_finished_spans() == () and open_mailboxes(engine) == 1
+    await engine.close()
+    assert attributes(only(exporter))["gen_ai.usage.output_tokens"] == 1
+    assert open_mailboxes(engine) == 0
+
+
+async def test_a_bare_span_of_the_hosts_is_filled_before_the_stream_is_closed(
+    engine: AsyncEngine, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    core().on_submit = lambda native, number: native.emit(number, accepted=Accepted(), text="a", token_ids=[1])
+    span = provider.get_tracer("host").start_span("mine")
+    stream = engine.generate("hi", GREEDY, span=span)
+    await anext(stream)
+    await stream.aclose()
+    span.end()
+    assert attributes(only(exporter))["error.type"] == "aborted"
+    assert open_mailboxes(engine) == 0
 
 
 async def test_spans_started_are_spans_ended_after_every_way_out(
@@ -196,6 +242,7 @@ async def test_spans_started_are_spans_ended_after_every_way_out(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await all_told(engine)
     spans = exporter.get_finished_spans()
     assert len(spans) == 30
     types = [attributes(span).get("error.type") for span in spans]

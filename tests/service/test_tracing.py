@@ -93,12 +93,34 @@ def test_a_request_whose_client_left(traced: Traced, stream: bool) -> None:
     service, exporter = traced
     with RawClient(service.port) as client:
         client.post(CHAT, BODY | {"max_tokens": 1500, "stream": stream})
+        if stream:
+            client.read_until(b"data: ")
         wait_until(lambda: service.stats().generation_tokens > 0 and service.stats().requests_running == 1)
     span = only_span(exporter)
     attributes = dict(span.attributes or {})
     assert attributes["error.type"] == "aborted" and attributes["gen_ai.response.finish_reasons"] == ("abort",)
     assert span.status.status_code is StatusCode.ERROR
     assert attributes["gen_ai.request.model"] == service.model
+    assert attributes.get("http.response.status_code") == (200 if stream else None)
+    for part in ("tokeniser", "queue", "prefill", "decode"):
+        assert attributes[f"diptych.time_in_{part}"] >= 0.0
+    names = [event.name.removeprefix("diptych.") for event in span.events]
+    assert names == ["tokenised", "admitted", "first_token", "aborted"]
+    assert not any(queue.mailboxes for queue in service.engine._queues._queues.values())
+
+
+def test_children_of_a_request_whose_client_left_are_complete(traced: Traced) -> None:
+    service, exporter = traced
+    with RawClient(service.port) as client:
+        client.post("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 1500, "ignore_eos": True})
+        wait_until(lambda: service.stats().requests_running == 2 and service.stats().generation_tokens > 1)
+    wait_until(lambda: len(exporter.get_finished_spans()) == 3, what="three spans")
+    children = [span for span in exporter.get_finished_spans() if span.kind is SpanKind.INTERNAL]
+    exporter.clear()
+    assert len(children) == 2
+    for child in children:
+        assert {"diptych.time_in_queue", "diptych.time_total"} <= dict(child.attributes or {}).keys()
+        assert "diptych.admitted" in [event.name for event in child.events]
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,11 @@ class Engine:
         self.submitted[request]["queue"].push(Frame(request, **content))
 
     def abort(self, request: int) -> None:
+        """As the core does, the end follows: admitted 2 ms, first token 3 ms, end 4 ms after arrival."""
         self.aborted.append(request)
+        arrived = self.submitted[request]["arrived_ns"]
+        moments = tuple(arrived + 1_000_000 * step for step in range(5))
+        self.emit(request, finished=Finished("abort", timings=moments))  # type: ignore[arg-type]
 
     def stats(self) -> bytes:
         return json.dumps(self.stats_now).encode()
