@@ -10,6 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+from msgspec import Raw
+
 from diptych_service.errors import BadRequest
 from diptych_service.schema import ChatRequest, CompletionRequest
 
@@ -94,24 +97,39 @@ CHAT_FIELDS = FieldTable(
 )
 
 
-def screen(body: Mapping[str, Any], table: FieldTable) -> tuple[dict[str, Any], list[str]]:
+# Neutral values are shorter.
+_LONGEST_NEUTRAL = 64
+
+
+def screen(body: Mapping[str, Raw], table: FieldTable) -> tuple[dict[str, Raw], list[str]]:
     """Split a request into its honoured fields and the names of those without effect; raise 400 for the others."""
-    honoured: dict[str, Any] = {}
+    honoured: dict[str, Raw] = {}
     ignored: list[str] = []
     for name, value in body.items():
+        given = bytes(memoryview(value)[:5]) != b"null"
         if name in table.honoured:
-            if value is not None:
+            if given:
                 honoured[name] = value
         elif name in table.no_effect:
-            if value is not None:
+            if given:
                 ignored.append(name)
         elif name in table.refused:
-            if value is not None and not any(_equal(value, neutral) for neutral in table.refused[name]):
+            if given and not _is_neutral(value, table.refused[name]):
                 raise BadRequest(_refusal(name, table.refused[name]), param=name, code="unsupported_parameter")
         else:
             shown = name if len(name) <= 100 else name[:100] + "…"
             raise BadRequest(f"Unknown field {shown!r}.", param=shown, code="unknown_parameter")
     return honoured, ignored
+
+
+def _is_neutral(value: Raw, neutral: tuple[Any, ...]) -> bool:
+    if memoryview(value).nbytes > _LONGEST_NEUTRAL:
+        return False
+    try:
+        decoded = msgspec.json.decode(value)
+    except msgspec.ValidationError:  # a number beyond all ranges
+        return False
+    return any(_equal(decoded, one) for one in neutral)
 
 
 def _equal(value: Any, neutral: Any) -> bool:

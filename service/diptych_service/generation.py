@@ -20,8 +20,9 @@ from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
 from diptych_service.lifecycle import LIFECYCLE
 from diptych_service.merge import Merge
 from diptych_service.messages import template_messages
+from diptych_service.prompts import prompts_of
 from diptych_service.receive import receive_body
-from diptych_service.sampling import prompts_of, sampling_params
+from diptych_service.sampling import sampling_params
 from diptych_service.schema import ChatRequest, CompletionRequest, SamplingFields, StreamOptions
 from diptych_service.stall import STALL_WATCH
 
@@ -53,7 +54,7 @@ class Generation:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body, ignored, arrived = await self._read(request, CompletionRequest, COMPLETION_FIELDS)
-        prompts = prompts_of(body.prompt)
+        prompts = await prompts_of(body.prompt)
         max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         params = sampling_params(body, self._engine.model.default_sampling, max_tokens)
         span = tracing.span_for_sources(request, len(prompts))

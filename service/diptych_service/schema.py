@@ -43,9 +43,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
-    """POST /v1/completions. `prompt` is text, token ids, or a list of either."""
+    """POST /v1/completions. `prompt` is text, token ids, or a list of either: `prompts.prompts_of` decodes it."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: msgspec.Raw
     add_special_tokens: bool | None = None
 
 
