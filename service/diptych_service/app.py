@@ -15,6 +15,7 @@ from diptych_service.middleware import add_headers, answer_errors, refuse_while_
 from diptych_service.stall import STALL_WATCH, StallWatch, stall_watch_context
 from diptych_service.status import StatusApi
 from diptych_service.tracing import trace_requests
+from diptych_service.worker_watch import worker_watch_context
 
 
 def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.Application:
@@ -36,6 +37,7 @@ def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.
     app.on_response_prepare.append(add_headers)
     app.on_response_prepare.append(watch.on_prepare)
     app.cleanup_ctx.append(stall_watch_context)
+    app.cleanup_ctx.append(worker_watch_context(engine))
 
     def model_name() -> str:
         try:
