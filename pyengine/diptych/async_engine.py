@@ -12,7 +12,14 @@ from opentelemetry.trace import Span, TracerProvider
 
 from diptych.blocking import in_thread
 from diptych.config import EngineConfig
-from diptych.errors import DiptychError, EngineClosedError, EngineFailure, OverloadedError, from_kind
+from diptych.errors import (
+    ContextLengthError,
+    DiptychError,
+    EngineClosedError,
+    EngineFailure,
+    OverloadedError,
+    from_kind,
+)
 from diptych.handle import EngineHandle, checked_limit
 from diptych.loop_queue import LoopQueue, LoopQueues
 from diptych.mailbox import Mailbox
@@ -199,7 +206,7 @@ class AsyncEngine:
                     break
                 await mailbox.wait()
             if (failure := mailbox.failure()) is not None or record.finish_reason == "abort":
-                raise self._error(failure)
+                raise self._error(failure, params)
         except BaseException as error:
             record.error = error
             raise
@@ -223,12 +230,14 @@ class AsyncEngine:
         mailbox = queue.mailboxes[number] = Mailbox(record)
         return queue, mailbox, number
 
-    def _error(self, failure: Failure | DiptychError | None) -> DiptychError:
+    def _error(self, failure: Failure | DiptychError | None, params: SamplingParams) -> DiptychError:
         if isinstance(failure, DiptychError):
             return failure
         if failure is None:
             return EngineFailure("the request was aborted", kind="aborted")
         error = from_kind(failure.kind, failure.message, failure.details)
+        if isinstance(error, ContextLengthError) and params.max_tokens is None:
+            return error.without_max_tokens()
         if isinstance(error, OverloadedError) and self._handle is not None and not self._handle.closed:
             return OverloadedError(
                 error.message, retry_after_s=retry_after_s(self._handle.stats()), details=error.details

@@ -99,6 +99,17 @@ class ContextLengthError(RequestError):
 
     kind = "context_length"
 
+    def without_max_tokens(self) -> ContextLengthError:
+        """The same for a request that named no max_tokens: the core took the least it can, of which nobody spoke."""
+        details = {name: value for name, value in self.details.items() if name != "max_tokens"}
+        if not {"prompt_tokens", "max_model_len"} <= details.keys():
+            return self
+        message = (
+            f"This model's maximum context length is {details['max_model_len']} tokens, but the prompt has "
+            f"{details['prompt_tokens']} and leaves no room for an answer: shorten it"
+        )
+        return ContextLengthError(message, details=details)
+
 
 class NeverFitsError(RequestError):
     """The request needs more KV blocks than the whole pool has."""

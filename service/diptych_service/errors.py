@@ -76,12 +76,15 @@ def not_ready() -> ApiError:
     return ApiError(503, "The model is not ready yet: try again later.", code="not_ready", headers={"Retry-After": "5"})
 
 
-def from_exception(error: Exception) -> ApiError:
-    """Any exception as an answer. What nobody foresaw is logged with its traceback and shown without it."""
+def from_exception(error: Exception, prompt_field: str | None = None) -> ApiError:
+    """Any exception as an answer. What nobody foresaw is logged with its traceback and shown without it.
+
+    `prompt_field`: what an error of the prompt names as its `param`.
+    """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, errors.DiptychError):
-        return _from_engine(error)
+        return _from_engine(error, prompt_field)
     if isinstance(error, web.HTTPException):
         return _from_http(error)
     if isinstance(error, web.RequestPayloadError):
@@ -93,10 +96,10 @@ def from_exception(error: Exception) -> ApiError:
     return ApiError(500, "Internal error: the service's log has the details.", code="internal_error")
 
 
-def _from_engine(error: errors.DiptychError) -> ApiError:
+def _from_engine(error: errors.DiptychError, prompt_field: str | None) -> ApiError:
     if isinstance(error, errors.RequestError):
         code = "context_length_exceeded" if isinstance(error, errors.ContextLengthError) else error.kind
-        return ApiError(400, error.message, code=code, param=_param(error))
+        return ApiError(400, error.message, code=code, param=_param(error, prompt_field))
     if isinstance(error, errors.OverloadedError):
         return ApiError(503, error.message, code=error.kind, headers={"Retry-After": str(error.retry_after_s)})
     if isinstance(error, errors.EngineClosedError | errors.EngineStartError):
@@ -104,8 +107,13 @@ def _from_engine(error: errors.DiptychError) -> ApiError:
     return ApiError(500, error.message, code=error.kind)
 
 
-def _param(error: errors.RequestError) -> str | None:
-    """The first field that the parameters' problems name."""
+_OF_THE_PROMPT = (errors.InvalidPromptError, errors.ContextLengthError, errors.NeverFitsError, errors.TemplateError)
+
+
+def _param(error: errors.RequestError, prompt_field: str | None) -> str | None:
+    """The first field that the parameters' problems name, or where the prompt came from."""
+    if isinstance(error, _OF_THE_PROMPT):
+        return prompt_field
     if not isinstance(error, errors.InvalidParameterError):
         return None
     name = _FIELD.match(error.problems[0])

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from aiohttp import web
 
 from diptych import AsyncEngine, Output
+from diptych.errors import RequestError
 from diptych_service import tracing
 from diptych_service.answers import Answer, chat_body, completion_body
 from diptych_service.body import read_request
@@ -37,12 +38,13 @@ class Endpoint(NamedTuple):
     """What differs between the endpoints once the engine has the request."""
 
     id_prefix: str
+    prompt_field: str
     chunks: type[Chunks]
     body: Callable[..., bytes]
 
 
-CHAT = Endpoint("chatcmpl-", ChatChunks, chat_body)
-COMPLETIONS = Endpoint("cmpl-", CompletionChunks, completion_body)
+CHAT = Endpoint("chatcmpl-", "messages", ChatChunks, chat_body)
+COMPLETIONS = Endpoint("cmpl-", "prompt", CompletionChunks, completion_body)
 
 
 class Generation:
@@ -121,13 +123,15 @@ class Generation:
             if body.stream:
                 view = stream_view(body)
                 chunks = endpoint.chunks(identity, view, len(sources))
-                return await Stream(request, chunks, headers).run(sources)
+                return await Stream(request, chunks, headers, endpoint.prompt_field).run(sources)
             try:
                 answers = await _collect(sources)
             except asyncio.CancelledError:
                 if not request.app[LIFECYCLE].was_interrupted():
                     raise
                 raise shutting_down() from None
+            except RequestError as error:
+                raise from_exception(error, endpoint.prompt_field) from None
         tracing.record_usage(request, [answer.usage for answer in answers])
         payload = endpoint.body(identity, answers, token_ids=bool(body.return_token_ids))
         return web.Response(body=payload, content_type="application/json", headers=headers)
@@ -169,8 +173,9 @@ class Stream:
     own. Later errors become a frame. Whatever is ready for the client goes into one write.
     """
 
-    def __init__(self, request: web.Request, chunks: Chunks, headers: dict[str, str]) -> None:
+    def __init__(self, request: web.Request, chunks: Chunks, headers: dict[str, str], prompt_field: str) -> None:
         self._request = request
+        self._prompt_field = prompt_field
         self._chunks = chunks
         self._watch = request.app[STALL_WATCH]
         self._response = web.StreamResponse(
@@ -204,7 +209,7 @@ class Stream:
         except ConnectionError:
             raise
         except Exception as error:
-            return self._failed(from_exception(error))
+            return self._failed(from_exception(error, self._prompt_field))
 
     async def _generate(self, sources: Sequence[Source]) -> bytes:
         chunks = self._chunks

@@ -197,6 +197,6 @@ def test_the_ready_line_comes_with_a_command_that_works(model_folder: Path) -> N
     with ServiceProcess(model_folder) as service:
         assert f"on {service.url}" in service.ready_line
         command = service.curl_line.partition(": ")[2].strip()
-        assert command.startswith("curl -N ")
+        assert command.startswith("curl -N ") and '"temperature": 0,' in command
         answer = subprocess.run(command.replace("curl -N", "curl -sN"), shell=True, capture_output=True, text=True)
         assert answer.stdout.endswith("data: [DONE]\n\n"), answer

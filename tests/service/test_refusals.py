@@ -96,7 +96,8 @@ def test_stop_strings(service: ServiceThread, path: str) -> None:
 
 def test_empty_prompts(service: ServiceThread) -> None:
     for prompt in ("", [""], [], [[]], [[], [1]], None):
-        error_of(post(service, PATHS[0], {"prompt": prompt}))
+        for stream in (False, True):
+            assert error_of(post(service, PATHS[0], {"prompt": prompt, "stream": stream}))["param"] == "prompt"
     error_of(post(service, PATHS[1], {"messages": []}))
     assert post(service, PATHS[0], BASE[PATHS[0]]).status_code == 200
 
@@ -134,16 +135,19 @@ def test_the_context_length_is_exact(service: ServiceThread) -> None:
                 assert response.status_code == 200
                 continue
             error = error_of(response)
-            assert error["code"] == "context_length_exceeded"
+            assert error["code"] == "context_length_exceeded" and error["param"] == "prompt"
             assert f"This model's maximum context length is {MAX_MODEL_LEN} tokens" in error["message"]
             assert str(length) in error["message"] and str(max_tokens) in error["message"]
     chat = {"messages": [{"role": "user", "content": "word " * 5 * MAX_MODEL_LEN}]}
-    assert error_of(post(service, PATHS[1], chat))["code"] == "context_length_exceeded"
+    for stream in (False, True):
+        error = error_of(post(service, PATHS[1], chat | {"stream": stream}))
+        assert error["code"] == "context_length_exceeded" and error["param"] == "messages"
+        assert "max_tokens" not in error["message"] and "no room for an answer" in error["message"]
 
 
 def test_ids_outside_the_vocabulary(service: ServiceThread, oracle: HashOracle) -> None:
     for wrong in (oracle.vocabulary, 2**31, 2**40, 2**70, -1):
-        error_of(post(service, PATHS[0], {"prompt": [5, wrong]}))
+        assert error_of(post(service, PATHS[0], {"prompt": [5, wrong]}))["param"] == "prompt"
     for fields in ({"stop_token_ids": [10**6]}, {"logit_bias": {str(10**6): 1}}, {"logit_bias": {"x": 1}}):
         error_of(post(service, PATHS[0], BASE[PATHS[0]] | fields))
     assert post(service, PATHS[0], BASE[PATHS[0]] | {"logit_bias": {"7": -100}}).status_code == 200
