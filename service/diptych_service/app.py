@@ -12,6 +12,7 @@ from diptych_service.generation import Generation
 from diptych_service.lifecycle import LIFECYCLE, Lifecycle
 from diptych_service.metrics import registry_for
 from diptych_service.middleware import add_headers, answer_errors, refuse_while_draining, require_key
+from diptych_service.protocol import expect_handler
 from diptych_service.stall import STALL_WATCH, StallWatch, stall_watch_context
 from diptych_service.status import StatusApi
 from diptych_service.tracing import trace_requests
@@ -49,8 +50,8 @@ def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.
     generation = Generation(engine, model_name)
     app.add_routes(
         [
-            web.post("/v1/chat/completions", generation.chat),
-            web.post("/v1/completions", generation.completions),
+            web.post("/v1/chat/completions", generation.chat, expect_handler=expect_handler),
+            web.post("/v1/completions", generation.completions, expect_handler=expect_handler),
             web.get("/v1/models", status.models),
             web.get("/v1/models/{name:.+}", status.model),
             web.get("/livez", status.live),

@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from diptych_service.errors import ApiError, from_exception, shutting_down
 from diptych_service.lifecycle import LIFECYCLE
+from diptych_service.protocol import SERVER_NAME
 from diptych_service.tracing import OPERATIONS, response_headers
 
 _REQUEST_ID = web.RequestKey("request_id", str)
@@ -35,7 +36,7 @@ async def add_headers(request: web.BaseRequest, response: web.StreamResponse) ->
     request_id = request.get(_REQUEST_ID)
     if request_id is not None:
         response.headers["X-Request-Id"] = request_id
-    response.headers["Server"] = "diptych"
+    response.headers["Server"] = SERVER_NAME
     response.headers.update(response_headers(request))
 
 

@@ -7,6 +7,7 @@ import asyncio
 from aiohttp import web
 
 from diptych_service.errors import ApiError
+from diptych_service.protocol import too_large
 
 # How long a peer may send nothing before its body is complete.
 IDLE_SECONDS = 30.0
@@ -20,6 +21,8 @@ async def receive_body(request: web.Request) -> bytes:
     """
     body = bytearray()
     limit = request.client_max_size
+    if limit and (request.content_length or 0) > limit:
+        raise too_large(limit, request.content_length or 0)
     try:
         while True:
             async with asyncio.timeout(IDLE_SECONDS):
@@ -28,7 +31,7 @@ async def receive_body(request: web.Request) -> bytes:
                 return bytes(body)
             body += data
             if limit and len(body) > limit:
-                raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=len(body))
+                raise too_large(limit, len(body))
     except TimeoutError:
         message = f"The rest of the body did not arrive within {IDLE_SECONDS:g} s."
         raise ApiError(408, message, code="body_timeout", headers={"Connection": "close"}) from None

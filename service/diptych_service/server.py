@@ -18,6 +18,7 @@ from diptych.errors import ConfigError
 from diptych_service.app import create_app
 from diptych_service.config import ServiceConfig
 from diptych_service.lifecycle import LIFECYCLE, Lifecycle
+from diptych_service.protocol import answer_in_json
 from diptych_service.settings import Settings
 
 logger = logging.getLogger("diptych_service")
@@ -96,6 +97,7 @@ async def _serve(settings: Settings, announce: Announce) -> int:
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=FAREWELL_SECONDS)
     try:
         await runner.setup()
+        answer_in_json(runner)
         # Probes are answered while the model loads.
         await web.SockSite(runner, listener, backlog=BACKLOG).start()
         if not await _unless(signals.stop, engine.start()):

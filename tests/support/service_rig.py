@@ -17,6 +17,7 @@ from aiohttp import web
 
 from diptych import AsyncEngine, EngineConfig
 from diptych_service import ServiceConfig, create_app
+from diptych_service.protocol import answer_in_json
 from diptych_service.server import listen
 
 # A connection per request, as the services come and go; one client for all, as making one is slow.
@@ -105,6 +106,7 @@ class ServiceThread:
             self.app = create_app(self.engine, self._service)
             runner = web.AppRunner(self.app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
             await runner.setup()
+            answer_in_json(runner)
             await web.SockSite(runner, listen(ServiceConfig(port=0))).start()
             self.port = runner.addresses[0][1]
             self._started.set()
