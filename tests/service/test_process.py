@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import random
 import signal
 import subprocess
@@ -111,6 +112,24 @@ def test_a_signal_while_the_model_loads_ends_the_service(model_folder: Path, tmp
         assert time.monotonic() - begun < 5.0
         # A true worker would have noticed; this one does not look.
         worker.kill()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize("slow", ["aiohttp", "diptych"])
+def test_a_signal_while_the_service_is_imported_ends_it(
+    tmp_path: Path, number: signal.Signals, code: int, slow: str
+) -> None:
+    (tmp_path / f"{slow}.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "diptych_service", "serve", "--model", "m"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        assert process.wait(20) == code
+        assert process.stderr.read() == ""
 
 
 def test_no_worker_outlives_a_killed_service(model_folder: Path) -> None:
