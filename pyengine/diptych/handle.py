@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("diptych")
 
+_KILLED = " (signal: 9 (SIGKILL))"
 INLINE_JOIN_S = 10.0
 # How soon a start notices that it was given up, and Ctrl-C is answered.
 START_SLICE_S = 0.1
@@ -190,7 +191,11 @@ def _starting(call: Callable[[], Result]) -> Result:
     """As `_translating`, and whatever goes wrong is an `EngineStartError`."""
     try:
         return _translating(call)
-    except EngineStartError:
+    except EngineStartError as error:
+        # A worker that told why it cannot start is killed afterwards, which is no part of the reason.
+        if error.message.endswith(_KILLED) and "(WorkerDied)" not in error.message:
+            told = error.message.removesuffix(_KILLED)
+            raise type(error)(told, kind=error.kind, details=error.details) from error.__cause__
         raise
     except DiptychError as error:
         raise EngineStartError(error.message, details={"kind": error.kind, **error.details}) from error
