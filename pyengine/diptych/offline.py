@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from diptych.config import EngineConfig
-from diptych.errors import DiptychError, EngineFailure, InvalidParameterError, from_kind
+from diptych.errors import ContextLengthError, DiptychError, EngineFailure, InvalidParameterError, from_kind
 from diptych.handle import EngineHandle
 from diptych.output import Completion, FinishReason, Timings, Usage
 from diptych.params import SamplingParams, params_json
@@ -154,7 +154,10 @@ class _Batch:
         partial.token_ids += frame.token_ids
         if frame.failure is not None:
             del self._open[frame.request]
-            self._failed(index, from_kind(frame.failure.kind, frame.failure.message, frame.failure.details))
+            error = from_kind(frame.failure.kind, frame.failure.message, frame.failure.details)
+            if isinstance(error, ContextLengthError) and self._params[index].max_tokens is None:
+                error = error.without_max_tokens()
+            self._failed(index, error)
         elif frame.finished is not None:
             del self._open[frame.request]
             if frame.finished.reason == "abort":

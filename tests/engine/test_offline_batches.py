@@ -156,3 +156,17 @@ def test_a_closed_one_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(errors.ConfigError):
         LLM(str(folder), block_size=5)
     fake_engine.Engine.made.clear()
+
+
+def test_a_prompt_too_long_is_not_told_of_a_max_tokens_that_nobody_gave(llm: LLM) -> None:
+    failure = Failure(
+        "context_length",
+        "This model's maximum context length is 8 tokens, but 9 prompt tokens and max_tokens 1 make 10",
+        '{"prompt_tokens": 9, "max_tokens": 1, "max_model_len": 8}',
+    )
+    core().on_submit = lambda native, number: native.emit(number, failure=failure)
+    with pytest.raises(errors.ContextLengthError, match=r"8 tokens, but the prompt has 9") as error:
+        llm.generate("long", SamplingParams(max_tokens=None))
+    assert "max_tokens" not in error.value.message and "max_tokens" not in error.value.details
+    with pytest.raises(errors.ContextLengthError, match="max_tokens 1"):
+        llm.generate("long", SamplingParams(max_tokens=1))
