@@ -53,8 +53,17 @@ def variable_of(field: str) -> str:
     return PREFIX + field.upper()
 
 
-def load(sections: Sections, *, flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None) -> Loaded:
+def load(
+    sections: Sections,
+    *,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    file: Path | None,
+    secrets: frozenset[str] = frozenset(),
+) -> Loaded:
     """Build every section. `flags` maps field names to values, None for a flag that was not given; text is parsed.
+
+    The values of fields named in `secrets` are not quoted in problems.
 
     Raises one `ConfigError` that lists all problems of all sources: unknown names, unreadable values, wrong values.
     """
@@ -72,7 +81,8 @@ def load(sections: Sections, *, flags: Mapping[str, Any], environ: Mapping[str, 
         try:
             arguments[fields[name].section][name] = parse(value, fields[name].type)
         except msgspec.ValidationError as error:
-            problems.append(f"{name}={shown(value)} ({origin}): {error}")
+            quoted = "(not shown)" if name in secrets else shown(value)
+            problems.append(f"{name}={quoted} ({origin}): {error}")
     values = _construct(sections, fields, arguments, set(raw), problems)
     if problems:
         raise ConfigError(problems)

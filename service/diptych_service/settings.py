@@ -43,7 +43,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     """Flags over variables over the file over defaults. Raises one `ConfigError` that lists every problem."""
     names = {field.name for struct in SECTIONS.values() for field in msgspec.structs.fields(struct)}
     given = {name: value for name, value in flags.items() if name in names}
-    loaded = config_sources.load(SECTIONS, flags=given, environ=environ, file=file)
+    loaded = config_sources.load(SECTIONS, flags=given, environ=environ, file=file, secrets=SECRET_FIELDS)
     return Settings(
         cast(EngineConfig, loaded.values["engine"]),
         cast(ServiceConfig, loaded.values["service"]),

@@ -79,6 +79,19 @@ def test_every_problem_is_told_at_once(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert all(level in told for level in LOG_LEVELS)
 
 
+@pytest.mark.parametrize(
+    "keys", ['["secret-one", secret-two]', "[secret-one", '["secret-one"', '["secret-one"] x', "[1]"]
+)
+def test_keys_that_look_like_json_and_are_none_are_refused_and_not_shown(
+    keys: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DIPTYCH_API_KEYS", keys)
+    assert main(["serve", "--model", "m", "--print-config"]) == 2
+    printed = capsys.readouterr()
+    assert "api_keys" in printed.err and "DIPTYCH_API_KEYS" in printed.err
+    assert "secret" not in printed.err + printed.out
+
+
 def test_without_a_model_the_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve"]) == 2
     assert "--model" in capsys.readouterr().err
