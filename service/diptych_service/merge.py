@@ -12,6 +12,8 @@ from diptych import Output
 
 Batch = list[tuple[int, Output]]
 
+STARTED_AT_ONCE = 64
+
 
 class Merge:
     """Outputs of all sources, each with the index of its source, in batches of whatever is ready.
@@ -61,6 +63,9 @@ class Merge:
 
     async def _pump(self, index: int) -> None:
         try:
+            # Starting a source submits its prompt: a thousand at once would hold all other streams.
+            for _ in range(index // STARTED_AT_ONCE):
+                await asyncio.sleep(0)
             async with aclosing(self._sources[index]) as source:
                 async for output in source:
                     self._ready.append((index, output))
