@@ -99,7 +99,7 @@ def test_a_pool_too_small_for_one_full_request_is_refused_with_the_numbers():
 
 @pytest.mark.parametrize("asked", [None, 99])
 def test_not_even_one_block_is_refused_with_the_numbers(asked):
-    with pytest.raises(MemoryPlanError, match="= 0 blocks"):
+    with pytest.raises(MemoryPlanError, match=r"= 0 blocks\. Raise kv_cache_bytes"):
         plan_memory(NEEDS, usable=1400, asked=asked, default=4 * GIB)
 
 

@@ -130,10 +130,11 @@ def plan_memory(needs: Needs, usable: int, asked: int | None, default: int) -> M
     )
     if blocks < wanted:
         fits = max(blocks - 1, 0) * needs.block_size
+        shorten = f"Lower max_model_len to at most {fits}, raise" if fits else "Raise"
         raise MemoryPlanError(
             f"the KV cache is too small for one request of max_model_len {needs.max_model_len} tokens: that takes "
             f"{wanted} blocks (one is the null block), {_show(wanted * needs.bytes_per_block)}; {arithmetic}. "
-            f"Lower max_model_len to at most {fits}, raise kv_cache_bytes, or free memory"
+            f"{shorten} kv_cache_bytes, or free memory"
         )
     if blocks * needs.bytes_per_block > left:
         raise MemoryPlanError(f"the KV cache asked for does not fit: {arithmetic}. Lower kv_cache_bytes or free memory")
