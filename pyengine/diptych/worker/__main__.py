@@ -11,8 +11,9 @@ def main() -> int:
     # A Ctrl-C or a service manager signals the whole group: only the host decides when a worker ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Threads that wait for each other spin a moment, then sleep. A tenth of libgomp's default: on two quiet cores a decode
-    # step took 46 ms (57 ms with 1,500, the default no less), while beside competing work a long spin doubles the step.
+    # Threads that wait for each other spin a moment, then sleep. A tenth of libgomp's default: on two quiet cores a
+    # decode step takes 46 ms (57 ms with 1,500, and the default gains nothing), beside competing work a long spin
+    # doubles it.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"diptych worker {os.getpid()}: %(levelname)s %(message)s"
