@@ -5,6 +5,7 @@ Everything in a chunk that does not change between tokens is encoded once per re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -79,7 +80,7 @@ class ChoiceState:
         self.usage: Usage | None = None
 
 
-class Chunks:
+class Chunks(ABC):
     """Chunks of one stream, for any number of choices; the subclasses hold what differs between the endpoints."""
 
     object_name: ClassVar[str]
@@ -153,9 +154,9 @@ class Chunks:
         """What precedes the first chunk."""
         return b""
 
+    @abstractmethod
     def _text(self, text: str) -> bytes:
         """The field of a choice that carries text; for an empty one what a finish chunk has there."""
-        raise NotImplementedError
 
     def _extra(self, choice: ChoiceState) -> bytes:
         """Token ids, which ride along with the next chunk that is sent anyway."""

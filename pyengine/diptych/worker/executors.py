@@ -5,6 +5,7 @@ of many rows. Where a step holds both, the linear layers run fused over all toke
 and attention is split at the first prefill row.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from diptych_kernels.kv_cache import KVLayer, KVPool
 StepKind = Literal["prefill", "decode", "mixed"]
 
 
-class Executor:
+class Executor(ABC):
     """What both share: the model, the cache, and preparing the rows of a step for attention."""
 
     def __init__(self, model: Llama, pool: KVPool) -> None:
@@ -39,9 +40,9 @@ class Executor:
         )
         return self.model.kernels.attention.prepare(batch, self.pool.layers[0], self.model.config.heads)
 
+    @abstractmethod
     def attend(self, queries: torch.Tensor, layer: KVLayer, prepared: Any, out: torch.Tensor) -> None:
         """Attention of this executor's rows in one layer."""
-        raise NotImplementedError
 
 
 class PrefillExecutor(Executor):
