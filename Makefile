@@ -21,7 +21,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 export VIRTUAL_ENV := $(VENV)
 unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 
-RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*')
+RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
 .PHONY: help setup serve test parity bench soak clients gpu-check clean $(STAGES)

@@ -1,0 +1,182 @@
+//! Every implementation against the scalar one, bit by bit.
+
+use super::*;
+
+/// Values of every kind: ordinary, large, tiny, subnormal, zero of both signs, infinite, NaN.
+fn bits(seed: &mut u64) -> u32 {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    let random = (*seed >> 20) as u32;
+    match *seed % 16 {
+        0 => random & 0x807f_ffff,
+        1 => random & 0x8000_0000,
+        2 => (random & 0x8000_0000) | 0x7f80_0000,
+        3 => random | 0x7f80_0000,
+        4..=7 => random,
+        _ => (random & 0x807f_ffff) | ((115 + (*seed >> 56) as u32 % 24) << 23),
+    }
+}
+
+/// Runs every operation on arrays of bits and gives all results as bits.
+struct Everything<'a> {
+    a: &'a [u32; 16],
+    b: &'a [u32; 16],
+    c: &'a [u32; 16],
+}
+
+struct Results {
+    exact: Vec<u32>,
+    /// Lanes that are NaN may differ in their payload.
+    floats: Vec<u32>,
+}
+
+impl Kernel for Everything<'_> {
+    type Output = Results;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> Results {
+        let mut out = Results {
+            exact: Vec::new(),
+            floats: Vec::new(),
+        };
+        let float = |values: &[u32; 16]| unsafe { isa.load(values.as_ptr().cast()) };
+        let int = |values: &[u32; 16]| unsafe { isa.load_int(values.as_ptr().cast()) };
+        let byte = |values: &[u32; 16]| unsafe { isa.load_bytes(values.as_ptr().cast()) };
+        let pair = |values: &[u32; 16]| unsafe { isa.load_pairs(values.as_ptr().cast()) };
+        let (a, b, c) = (float(self.a), float(self.b), float(self.c));
+        let keep = |values: &mut Vec<u32>, value: I::F| unsafe {
+            let mut lanes = [0.0_f32; 16];
+            isa.store(lanes.as_mut_ptr(), value);
+            values.extend(lanes.map(f32::to_bits));
+        };
+        let keep_int = |values: &mut Vec<u32>, value: I::I| unsafe {
+            let mut lanes = [0_i32; 16];
+            isa.store_int(lanes.as_mut_ptr(), value);
+            values.extend(lanes.map(|lane| lane as u32));
+        };
+        for value in [
+            isa.add(a, b),
+            isa.sub(a, b),
+            isa.mul(a, b),
+            isa.div(a, b),
+            isa.fma(a, b, c),
+            isa.max(a, b),
+            isa.min(a, b),
+            isa.sqrt(a),
+            isa.abs(a),
+            isa.dot_bf16(c, pair(self.a), pair(self.b)),
+            isa.low(isa.pack_pairs(a, b)),
+            isa.high(isa.pack_pairs(a, b)),
+            unsafe { isa.load_f16(self.a.as_ptr().cast()) },
+            isa.splat(isa.reduce_add(a)),
+        ] {
+            keep(&mut out.floats, value);
+        }
+        let exact = &mut out.exact;
+        for value in [
+            isa.low(pair(self.a)),
+            isa.high(pair(self.a)),
+            isa.select(isa.greater(a, b), a, b),
+            isa.select(isa.is_nan(a), b, c),
+            isa.as_float(int(self.a)),
+            isa.to_float(int(self.a)),
+            unsafe { isa.load_bf16(self.a.as_ptr().cast()) },
+        ] {
+            keep(exact, value);
+        }
+        let masks = [
+            isa.greater(a, b),
+            isa.is_nan(a),
+            isa.first(self.c[0] as usize % 20),
+        ];
+        for mask in masks {
+            keep_int(exact, isa.select_int(mask, int(self.a), int(self.b)));
+            exact.push(u32::from(isa.any(mask)));
+        }
+        let as_ints =
+            |value: I::B| isa.dot_bytes(isa.splat_int(0), value, isa.splat_bytes(0x0101_0101));
+        let bits = u64::from(self.a[1]) << 32 | u64::from(self.b[1]);
+        for value in [
+            isa.add_int(int(self.a), int(self.b)),
+            isa.shift_left::<23>(int(self.a)),
+            isa.as_int(a),
+            isa.to_int(isa.to_float(isa.dot_bytes(isa.splat_int(0), byte(self.a), byte(self.b)))),
+            isa.dot_bytes(int(self.c), byte(self.a), byte(self.b)),
+            as_ints(isa.low_nibbles(byte(self.a))),
+            as_ints(isa.high_nibbles(byte(self.a))),
+            as_ints(isa.add_where(byte(self.a), bits, 16)),
+            unsafe { isa.load_i8(self.a.as_ptr().cast()) },
+        ] {
+            keep_int(exact, value);
+        }
+        unsafe {
+            let mut bytes = [0_i8; 16];
+            isa.store_i8(bytes.as_mut_ptr(), isa.load_i8(self.b.as_ptr().cast()));
+            exact.extend(bytes.map(|byte| byte as u32));
+            let mut halves = [0_u16; 16];
+            isa.store_bf16(halves.as_mut_ptr(), a);
+            exact.extend(halves.map(u32::from));
+            isa.store_f16(halves.as_mut_ptr(), a);
+            exact.extend(halves.map(u32::from));
+        }
+        exact.push(
+            isa.reduce_max(isa.abs(isa.select(isa.is_nan(a), isa.splat(0.0), a)))
+                .to_bits(),
+        );
+        out
+    }
+}
+
+#[test]
+fn every_operation_gives_the_bits_of_the_scalar_one() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15;
+    for set in InstructionSet::ALL
+        .into_iter()
+        .filter(|set| set.is_available())
+    {
+        for round in 0..20_000 {
+            let [a, b, c] =
+                [(); 3].map(|()| std::array::from_fn::<u32, 16, _>(|_| bits(&mut seed)));
+            let run = |set: InstructionSet| {
+                set.run(Everything {
+                    a: &a,
+                    b: &b,
+                    c: &c,
+                })
+            };
+            let (got, want) = (run(set), run(InstructionSet::Portable));
+            let place = got
+                .exact
+                .iter()
+                .zip(&want.exact)
+                .position(|(got, want)| got != want);
+            assert_eq!(
+                place,
+                None,
+                "{} round {round} gives {:x?} for {:x?}",
+                set.name(),
+                place.map(|i| got.exact[i]),
+                place.map(|i| want.exact[i])
+            );
+            for (place, (got, want)) in got.floats.iter().zip(&want.floats).enumerate() {
+                let nan = f32::from_bits(*got).is_nan() && f32::from_bits(*want).is_nan();
+                assert!(
+                    nan || got == want,
+                    "{} operation {} lane {}: {got:x} is not {want:x}: {a:x?} {b:x?} {c:x?}",
+                    set.name(),
+                    place / 16,
+                    place % 16
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn names_read_back() {
+    for set in InstructionSet::ALL {
+        assert_eq!(set.name().parse(), Ok(set));
+    }
+    assert!("sse9".parse::<InstructionSet>().is_err());
+}
