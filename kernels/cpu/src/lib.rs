@@ -14,4 +14,5 @@
 
 pub mod matrix;
 pub mod memory;
+pub mod model;
 pub mod simd;
