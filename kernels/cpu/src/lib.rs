@@ -11,8 +11,25 @@
     clippy::inline_always,
     reason = "an instruction set is switched on at one place; what runs under it must be compiled there"
 )]
+#![allow(
+    clippy::cast_ptr_alignment,
+    reason = "rows, panels and files are bytes; each place says where it needs alignment"
+)]
+#![allow(
+    clippy::needless_range_loop,
+    reason = "blocks of registers are indexed by constants, often several arrays by one"
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::undocumented_unsafe_blocks,
+        reason = "tests call operations on arrays of the length that these ask for"
+    )
+)]
 
 pub mod matrix;
 pub mod memory;
 pub mod model;
+pub mod product;
+pub mod rows;
 pub mod simd;

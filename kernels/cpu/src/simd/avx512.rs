@@ -1,5 +1,6 @@
 //! One register of 512 bits for 16 lanes.
 
+#[allow(clippy::wildcard_imports, reason = "intrinsics carry their prefix")]
 use std::arch::x86_64::*;
 
 use super::{Isa, Kernel};
