@@ -30,6 +30,7 @@
 pub mod matrix;
 pub mod memory;
 pub mod model;
+pub mod pool;
 pub mod product;
 pub mod rows;
 pub mod simd;

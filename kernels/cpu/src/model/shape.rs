@@ -11,11 +11,11 @@ pub enum ModelError {
     #[error("{name} is {value}: {allowed}")]
     Shape {
         /// Which size.
-        name: String,
-        /// Its value.
+        name: &'static str,
+        /// Its value, or how many.
         value: usize,
         /// What would do.
-        allowed: String,
+        allowed: &'static str,
     },
     /// A weight that is not as the shape wants it.
     #[error("{name} is {found}, but the model's shape wants {wanted}")]
@@ -31,7 +31,7 @@ pub enum ModelError {
     #[error("no memory for {what}: {error}")]
     Memory {
         /// What it was for.
-        what: String,
+        what: &'static str,
         /// What the system said.
         error: std::io::Error,
     },
@@ -86,67 +86,73 @@ impl ModelShape {
     /// # Errors
     /// The first size that they do not serve, and what would do.
     pub fn check(&self) -> Result<(), ModelError> {
-        let shape = |name: &str, value: usize, fits: bool, allowed: &str| {
-            if fits {
-                return Ok(());
-            }
-            let (name, allowed) = (name.to_string(), allowed.to_string());
-            Err(ModelError::Shape {
-                name,
-                value,
-                allowed,
-            })
-        };
-        let ids = 1..=(i32::MAX as usize);
         let size = 1..=(1 << 24);
-        shape(
-            "vocabulary",
-            self.vocabulary,
-            ids.contains(&self.vocabulary),
-            "1 to 2³¹ − 1 will do",
-        )?;
+        let many = 1..=65_536;
+        let ids = 1..=(i32::MAX as usize);
         let even = size.contains(&self.hidden) && self.hidden.is_multiple_of(2);
-        shape(
-            "hidden",
-            self.hidden,
-            even,
-            "an even number up to 2²⁴ will do",
-        )?;
         let panels = size.contains(&self.intermediate) && self.intermediate.is_multiple_of(LANES);
-        shape(
-            "intermediate",
-            self.intermediate,
-            panels,
-            "a multiple of 16 up to 2²⁴ will do",
-        )?;
-        shape(
-            "layers",
-            self.layers,
-            (1..=65_536).contains(&self.layers),
-            "1 to 65,536 will do",
-        )?;
-        let heads = (1..=65_536).contains(&self.heads);
-        shape("heads", self.heads, heads, "1 to 65,536 will do")?;
         let divides = self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads);
-        shape(
-            "kv_heads",
-            self.kv_heads,
-            divides,
-            "a divisor of the number of heads will do",
-        )?;
         let eights = (8..=1024).contains(&self.head_dim) && self.head_dim.is_multiple_of(8);
-        shape(
-            "head_dim",
-            self.head_dim,
-            eights,
-            "a multiple of 8 up to 1,024 will do",
-        )?;
         let pairs = self.rope_frequencies.len();
-        shape(
-            "the number of rope frequencies",
-            pairs,
-            pairs == self.head_dim / 2,
-            "half of head_dim is wanted",
-        )
+        let rules = [
+            (
+                "vocabulary",
+                self.vocabulary,
+                ids.contains(&self.vocabulary),
+                "1 to 2³¹ − 1 will do",
+            ),
+            (
+                "hidden",
+                self.hidden,
+                even,
+                "an even number up to 2²⁴ will do",
+            ),
+            (
+                "intermediate",
+                self.intermediate,
+                panels,
+                "a multiple of 16 up to 2²⁴ will do",
+            ),
+            (
+                "layers",
+                self.layers,
+                many.contains(&self.layers),
+                "1 to 65,536 will do",
+            ),
+            (
+                "heads",
+                self.heads,
+                many.contains(&self.heads),
+                "1 to 65,536 will do",
+            ),
+            (
+                "kv_heads",
+                self.kv_heads,
+                divides,
+                "a divisor of the number of heads will do",
+            ),
+            (
+                "head_dim",
+                self.head_dim,
+                eights,
+                "a multiple of 8 up to 1,024 will do",
+            ),
+            (
+                "rope_frequencies",
+                pairs,
+                pairs == self.head_dim / 2,
+                "half of head_dim is wanted",
+            ),
+        ];
+        for (name, value, fits, allowed) in rules {
+            if !fits {
+                return Err(ModelError::Shape {
+                    name,
+                    value,
+                    allowed,
+                });
+            }
+        }
+        Ok(())
     }
 }

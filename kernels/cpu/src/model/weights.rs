@@ -1,5 +1,7 @@
 //! The weights of a model, borrowed from whoever holds them.
 
+use std::fmt::Display;
+
 use super::shape::{ModelError, ModelShape};
 use crate::matrix::Matrix;
 
@@ -61,8 +63,8 @@ impl Weights<'_> {
         expect(
             "the number of layers",
             found == shape.layers,
-            found,
-            shape.layers,
+            &found,
+            &shape.layers,
         )?;
         check_matrix("the embedding", &self.embedding, shape.vocabulary, hidden)?;
         check_matrix("the head", &self.head, shape.vocabulary, hidden)?;
@@ -110,8 +112,8 @@ impl Weights<'_> {
 fn expect(
     name: &str,
     fits: bool,
-    found: impl ToString,
-    wanted: impl ToString,
+    found: &dyn Display,
+    wanted: &dyn Display,
 ) -> Result<(), ModelError> {
     if fits {
         return Ok(());
@@ -125,7 +127,7 @@ fn expect(
 
 fn check_vector(name: &str, values: &[f32], size: usize) -> Result<(), ModelError> {
     let found = format!("{} values", values.len());
-    expect(name, values.len() == size, found, size)
+    expect(name, values.len() == size, &found, &size)
 }
 
 fn check_matrix(
@@ -136,7 +138,7 @@ fn check_matrix(
 ) -> Result<(), ModelError> {
     let found = format!("{} × {}", matrix.outputs, matrix.inputs);
     let fits = matrix.outputs == outputs && matrix.inputs == inputs;
-    expect(name, fits, found, format!("{outputs} × {inputs}"))?;
+    expect(name, fits, &found, &format!("{outputs} × {inputs}"))?;
     let aligned = matrix.bytes.as_ptr().align_offset(64) == 0;
-    expect(name, aligned, "not aligned", "bytes aligned to 64")
+    expect(name, aligned, &"not aligned", &"bytes aligned to 64")
 }

@@ -1,0 +1,270 @@
+//! A team of threads that run one program together, and the barrier between its phases.
+//!
+//! Whoever waits spins for a moment and then sleeps: a long spin beside a competing process costs whole time slices.
+//! Where there are more threads than processors nobody spins.
+
+mod gate;
+#[cfg(test)]
+mod tests;
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use gate::Gate;
+
+/// Pauses before a waiting thread sleeps, some 25 µs.
+const SPIN: u32 = 1_500;
+/// Threads of a team at most.
+pub const MAX_THREADS: usize = 1_024;
+
+/// A cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line<T>(T);
+
+type Work = dyn Fn(&Member) + Sync;
+
+/// What the members share.
+struct Shared {
+    threads: usize,
+    spin: u32,
+    arrived: Line<AtomicUsize>,
+    claims: Line<AtomicUsize>,
+    passed: Line<Gate>,
+    started: Line<Gate>,
+    stop: AtomicBool,
+    /// Written by the caller while the members wait at `started`; valid until all have arrived at the run's end.
+    work: UnsafeCell<Option<*const Work>>,
+}
+
+// SAFETY: `work` is written only while no member reads it, which `started` and the last barrier of a run order.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// One thread's part in a run.
+pub struct Member<'a> {
+    shared: &'a Shared,
+    index: usize,
+}
+
+impl Member<'_> {
+    /// From 0, the caller's.
+    #[must_use]
+    #[inline]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Members of the team.
+    #[must_use]
+    #[inline]
+    pub fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// Waits until all members wait. All that they wrote before is seen after, and the claims begin at 0 again.
+    #[inline]
+    pub fn wait(&self) {
+        let shared = self.shared;
+        let seen = shared.passed.0.seen();
+        if shared.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == shared.threads {
+            shared.arrived.0.store(0, Ordering::Relaxed);
+            shared.claims.0.store(0, Ordering::Relaxed);
+            shared.passed.0.open();
+        } else {
+            shared.passed.0.pass(seen, shared.spin);
+        }
+    }
+
+    /// Counter of the work that was claimed since the last barrier.
+    #[must_use]
+    #[inline]
+    pub fn claims(&self) -> &AtomicUsize {
+        &self.shared.claims.0
+    }
+
+    /// Claims the next item of `total`.
+    #[must_use]
+    #[inline]
+    pub fn claim(&self, total: usize) -> Option<usize> {
+        // Beyond the end nothing is added: the counter cannot overflow.
+        if self.claims().load(Ordering::Relaxed) >= total {
+            return None;
+        }
+        let item = self.claims().fetch_add(1, Ordering::Relaxed);
+        (item < total).then_some(item)
+    }
+
+    /// Claims a run of the `total` items that lies within one group of `group`: at most `largest`, less towards the
+    /// end, so that the members finish together.
+    #[must_use]
+    #[inline]
+    pub fn claim_run(&self, total: usize, group: usize, largest: usize) -> Option<Range<usize>> {
+        let claims = self.claims();
+        let mut start = claims.load(Ordering::Relaxed);
+        loop {
+            if start >= total {
+                return None;
+            }
+            let share = (total - start) / (2 * self.shared.threads);
+            let end = start + share.clamp(1, largest).min(group - start % group);
+            match claims.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(start..end),
+                Err(now) => start = now,
+            }
+        }
+    }
+}
+
+/// Threads that wait for work. A panic in the work ends the process: its other members could never be freed.
+pub struct Team {
+    shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+    pinned: bool,
+}
+
+impl Team {
+    /// Starts `threads` − 1 threads; the caller of [`Team::run`] is one more. With `pin`, each started thread keeps to
+    /// one processor, if there are enough; the caller is left free, because threads that it starts would inherit it.
+    ///
+    /// # Errors
+    /// A number of threads outside 1 to [`MAX_THREADS`], or what the system says.
+    pub fn new(threads: usize, pin: bool) -> io::Result<Self> {
+        if !(1..=MAX_THREADS).contains(&threads) {
+            let message = format!("a team of {threads} threads: 1 to {MAX_THREADS} will do");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let shared = Arc::new(Shared {
+            threads,
+            spin: if threads <= processors { SPIN } else { 0 },
+            arrived: Line::default(),
+            claims: Line::default(),
+            passed: Line::default(),
+            started: Line::default(),
+            stop: AtomicBool::new(false),
+            work: UnsafeCell::new(None),
+        });
+        let places = if pin {
+            allowed_processors()
+        } else {
+            Vec::new()
+        };
+        let pinned = places.len() >= threads;
+        let mut team = Self {
+            shared,
+            helpers: Vec::with_capacity(threads - 1),
+            pinned,
+        };
+        for (index, place) in places.into_iter().enumerate().take(threads).skip(1) {
+            let shared = Arc::clone(&team.shared);
+            let place = pinned.then_some(place);
+            let helper = std::thread::Builder::new().name(format!("diptych-cpu-{index}"));
+            team.helpers
+                .push(helper.spawn(move || serve(&shared, index, place))?);
+        }
+        Ok(team)
+    }
+
+    /// Members, the caller included.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// Its threads keep to one processor each.
+    #[must_use]
+    pub fn pinned(&self) -> bool {
+        self.pinned
+    }
+
+    /// Runs `work` once on every member, the caller being member 0, and waits for all.
+    pub fn run(&mut self, work: &(dyn Fn(&Member) + Sync)) {
+        // SAFETY: only the lifetime is forgotten: every member has arrived at the barrier below before `work` ends.
+        let forgotten =
+            unsafe { std::mem::transmute::<&(dyn Fn(&Member) + Sync), &'static Work>(work) };
+        // SAFETY: all helpers wait at `started`: this is the only access.
+        unsafe { *self.shared.work.get() = Some(std::ptr::from_ref(forgotten)) };
+        self.shared.claims.0.store(0, Ordering::Relaxed);
+        self.shared.started.0.open();
+        let _guard = EndOnPanic;
+        let member = Member {
+            shared: &self.shared,
+            index: 0,
+        };
+        work(&member);
+        member.wait();
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.started.0.open();
+        for helper in self.helpers.drain(..) {
+            // A helper that panicked has ended the process.
+            let _ = helper.join();
+        }
+    }
+}
+
+struct EndOnPanic;
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+fn serve(shared: &Shared, index: usize, place: Option<usize>) {
+    let _guard = EndOnPanic;
+    if let Some(place) = place {
+        keep_to(place);
+    }
+    let member = Member { shared, index };
+    // The first run may have begun before this thread did: gates count from 0.
+    let mut seen = 0;
+    loop {
+        seen = shared.started.0.pass(seen, shared.spin);
+        if shared.stop.load(Ordering::Acquire) {
+            return;
+        }
+        // SAFETY: written before `started` was opened, and valid until this member arrives at the run's last barrier.
+        let work = unsafe { (*shared.work.get()).map(|work| &*work) };
+        if let Some(work) = work {
+            work(&member);
+        }
+        member.wait();
+    }
+}
+
+/// The processors that this thread may use.
+fn allowed_processors() -> Vec<usize> {
+    // SAFETY: a set of processors is plain bits, and the call writes no more than its size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        set
+    };
+    let all = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: within the set.
+    all.filter(|&place| unsafe { libc::CPU_ISSET(place, &set) })
+        .collect()
+}
+
+/// Keeps this thread to one processor, where the system allows it.
+fn keep_to(place: usize) {
+    // SAFETY: `place` comes from a set of the same size.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(place, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}
