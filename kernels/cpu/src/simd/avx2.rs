@@ -159,6 +159,16 @@ unsafe fn dot_bytes(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
     }
 }
 
+/// Products of magnitudes with signs moved over: 2 × 128 × 127 at most, which 16 bits hold.
+#[inline(always)]
+unsafe fn dot_signed(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: called by operations of `Avx2` only.
+    unsafe {
+        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
+        _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
+}
+
 /// All bits of each byte set whose bit is set in the 32 of `bits`.
 #[inline(always)]
 unsafe fn byte_mask(bits: u32) -> __m256i {
@@ -181,11 +191,14 @@ impl Isa for Avx2 {
     type I = Ints;
     type P = Ints;
     type B = Ints;
+    type O = Ints;
+    type S = Ints;
     type M = Floats;
 
     const NAME: &'static str = "avx2";
     const REGISTERS: usize = 8;
     const HAS_BF16_DOT: bool = false;
+    const SMALL_LIMIT: usize = i16::MAX as usize;
 
     #[inline]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
@@ -221,6 +234,15 @@ impl Isa for Avx2 {
             _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), _mm256_set1_epi8(15))
         }
         dot_bytes(sum: Ints, a: Ints, b: Ints) -> Ints { dot_bytes(sum, a, b) }
+        offset_bytes(bytes: Ints) -> Ints { _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)) }
+        offset_start(minus_sum: Ints) -> Ints { _mm256_xor_si256(minus_sum, minus_sum) }
+        dot_offset(sum: Ints, a: Ints, b: Ints) -> Ints { dot_signed(sum, a, b) }
+        dot_small(sum: Ints, a: Ints, b: Ints) -> Ints {
+            _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b))
+        }
+        widen(sum: Ints, small: Ints) -> Ints {
+            _mm256_add_epi32(sum, _mm256_madd_epi16(small, _mm256_set1_epi16(1)))
+        }
         greater(a: Floats, b: Floats) -> Floats { _mm256_cmp_ps::<_CMP_GT_OQ>(a, b) }
         is_nan(a: Floats) -> Floats { _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a) }
         select(mask: Floats, a: Floats, b: Floats) -> Floats { _mm256_blendv_ps(b, a, mask) }
@@ -231,6 +253,7 @@ impl Isa for Avx2 {
 
     whole_operations! {
         splat(value: f32) -> Floats { [_mm256_set1_ps(value); 2] }
+        no_small() -> Ints { [_mm256_setzero_si256(); 2] }
         splat_pair(pair: u32) -> Ints { [_mm256_set1_epi32(pair as i32); 2] }
         splat_int(value: i32) -> Ints { [_mm256_set1_epi32(value); 2] }
         splat_bytes(four: u32) -> Ints { [_mm256_set1_epi32(four as i32); 2] }
@@ -302,6 +325,10 @@ impl Isa for Avx2 {
         load_bytes(from: *const u8) -> Ints {
             [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
         }
+        store_bytes(to: *mut u8, bytes: Ints) {{
+            _mm256_storeu_si256(to.cast(), bytes[0]);
+            _mm256_storeu_si256(to.add(32).cast(), bytes[1]);
+        }}
     }
 
     #[inline(always)]

@@ -84,11 +84,14 @@ impl Isa for Avx512 {
     type I = __m512i;
     type P = __m512i;
     type B = __m512i;
+    type O = __m512i;
+    type S = __m512i;
     type M = __mmask16;
 
     const NAME: &'static str = "avx512";
     const REGISTERS: usize = 32;
     const HAS_BF16_DOT: bool = true;
+    const SMALL_LIMIT: usize = i32::MAX as usize;
 
     #[inline]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
@@ -136,6 +139,12 @@ impl Isa for Avx512 {
             _mm512_mask_add_epi8(bytes, bits, bytes, _mm512_set1_epi8(value as i8))
         }
         dot_bytes(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
+        offset_bytes(bytes: __m512i) -> __m512i { bytes }
+        offset_start(minus_sum: __m512i) -> __m512i { _mm512_slli_epi32::<7>(minus_sum) }
+        dot_offset(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
+        no_small() -> __m512i { _mm512_setzero_si512() }
+        dot_small(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
+        widen(sum: __m512i, small: __m512i) -> __m512i { _mm512_add_epi32(sum, small) }
         first(count: usize) -> __mmask16 { ((1_u32 << count.min(16)) - 1) as __mmask16 }
         greater(a: __m512, b: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) }
         is_nan(a: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a) }
@@ -163,6 +172,7 @@ impl Isa for Avx512 {
         store_i8(to: *mut i8, value: __m512i) { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(value)) }
         load_i8(from: *const i8) -> __m512i { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) }
         load_bytes(from: *const u8) -> __m512i { _mm512_loadu_si512(from.cast()) }
+        store_bytes(to: *mut u8, bytes: __m512i) { _mm512_storeu_si512(to.cast(), bytes) }
     }
 
     #[inline(always)]

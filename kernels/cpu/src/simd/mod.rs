@@ -44,6 +44,10 @@ pub trait Isa: Copy + Send + Sync + 'static {
     type P: Copy;
     /// 64 bytes: 16 groups of four.
     type B: Copy;
+    /// 64 bytes ready for several [`Isa::dot_offset`].
+    type O: Copy;
+    /// Sums of [`Isa::dot_small`].
+    type S: Copy;
     /// A choice for each of 16 lanes.
     type M: Copy;
 
@@ -53,6 +57,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const REGISTERS: usize;
     /// [`Isa::dot_bf16`] is an instruction, not an emulation.
     const HAS_BF16_DOT: bool;
+    /// What the sums of [`Isa::dot_small`] may reach.
+    const SMALL_LIMIT: usize;
 
     /// Runs `kernel` compiled for this instruction set. Not for a few operations: the call is not inlined.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
@@ -180,6 +186,25 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn add_where(self, bytes: Self::B, bits: u64, value: u8) -> Self::B;
     /// sum + the products of each lane's four unsigned bytes of `a` and signed bytes of `b`. Exact for every value.
     fn dot_bytes(self, sum: Self::I, a: Self::B, b: Self::B) -> Self::I;
+    /// Writes 64 bytes.
+    ///
+    /// # Safety
+    /// 64 bytes can be written there. Any alignment.
+    unsafe fn store_bytes(self, to: *mut u8, bytes: Self::B);
+    /// Prepares unsigned bytes, each of which stands for itself less 128.
+    fn offset_bytes(self, bytes: Self::B) -> Self::O;
+    /// Where a sum of [`Isa::dot_offset`] begins; each lane of `minus_sum` is −Σ of all the `b` that will meet it.
+    fn offset_start(self, minus_sum: Self::I) -> Self::I;
+    /// sum + the products of each lane's four bytes of `a`, less 128, and signed bytes of `b`, none of them −128. Exact
+    /// once every `b` that [`Isa::offset_start`] counted has been met.
+    fn dot_offset(self, sum: Self::I, a: Self::O, b: Self::B) -> Self::I;
+    /// A sum of nothing.
+    fn no_small(self) -> Self::S;
+    /// sum + the products of each lane's four unsigned bytes of `a` and signed bytes of `b`, for small `a`: twice the
+    /// largest `a` × 127, added up over the calls, stays within [`Isa::SMALL_LIMIT`]. No `b` is −128.
+    fn dot_small(self, sum: Self::S, a: Self::B, b: Self::B) -> Self::S;
+    /// sum + small.
+    fn widen(self, sum: Self::I, small: Self::S) -> Self::I;
 
     /// The first `count` lanes.
     fn first(self, count: usize) -> Self::M;

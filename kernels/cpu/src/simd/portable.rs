@@ -47,11 +47,14 @@ impl Isa for Portable {
     type I = Ints;
     type P = [u32; LANES];
     type B = [u32; LANES];
+    type O = [u32; LANES];
+    type S = Ints;
     type M = [bool; LANES];
 
     const NAME: &'static str = "portable";
     const REGISTERS: usize = 8;
     const HAS_BF16_DOT: bool = false;
+    const SMALL_LIMIT: usize = i32::MAX as usize;
 
     #[inline]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
@@ -251,6 +254,35 @@ impl Isa for Portable {
             let products = (0..4).map(|byte| i32::from(a[byte]) * i32::from(b[byte] as i8));
             sum[lane].wrapping_add(products.sum())
         })
+    }
+
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut u8, bytes: [u32; LANES]) {
+        to.cast::<[u32; LANES]>().write_unaligned(bytes);
+    }
+    #[inline(always)]
+    fn offset_bytes(self, bytes: [u32; LANES]) -> [u32; LANES] {
+        bytes
+    }
+    #[inline(always)]
+    fn offset_start(self, minus_sum: Ints) -> Ints {
+        minus_sum.map(|sum| sum << 7)
+    }
+    #[inline(always)]
+    fn dot_offset(self, sum: Ints, a: [u32; LANES], b: [u32; LANES]) -> Ints {
+        self.dot_bytes(sum, a, b)
+    }
+    #[inline(always)]
+    fn no_small(self) -> Ints {
+        [0; LANES]
+    }
+    #[inline(always)]
+    fn dot_small(self, sum: Ints, a: [u32; LANES], b: [u32; LANES]) -> Ints {
+        self.dot_bytes(sum, a, b)
+    }
+    #[inline(always)]
+    fn widen(self, sum: Ints, small: Ints) -> Ints {
+        self.add_int(sum, small)
     }
 
     #[inline(always)]

@@ -107,6 +107,8 @@ impl Kernel for Everything<'_> {
             as_ints(isa.high_nibbles(byte(self.a))),
             as_ints(isa.add_where(byte(self.a), bits, 16)),
             unsafe { isa.load_i8(self.a.as_ptr().cast()) },
+            offset_sum(isa, self.a, self.b),
+            small_sum(isa, self.a, self.b),
         ] {
             keep_int(exact, value);
         }
@@ -114,6 +116,9 @@ impl Kernel for Everything<'_> {
             let mut bytes = [0_i8; 16];
             isa.store_i8(bytes.as_mut_ptr(), isa.load_i8(self.b.as_ptr().cast()));
             exact.extend(bytes.map(|byte| byte as u32));
+            let mut words = [0_u32; 16];
+            isa.store_bytes(words.as_mut_ptr().cast(), byte(self.a));
+            exact.extend(words);
             let mut halves = [0_u16; 16];
             isa.store_bf16(halves.as_mut_ptr(), a);
             exact.extend(halves.map(u32::from));
@@ -126,6 +131,56 @@ impl Kernel for Everything<'_> {
         );
         out
     }
+}
+
+/// No byte −128.
+fn activations(values: &[u32; 16]) -> [u32; 16] {
+    values.map(|four| {
+        u32::from_le_bytes(
+            four.to_le_bytes()
+                .map(|byte| if byte == 128 { 129 } else { byte }),
+        )
+    })
+}
+
+/// The sum over the lane's four products, (a − 128) × b.
+#[inline(always)]
+fn offset_sum<I: Isa>(isa: I, a: &[u32; 16], b: &[u32; 16]) -> I::I {
+    let b = activations(b);
+    let minus_sums: [i32; 16] = b.map(|four| {
+        -four
+            .to_le_bytes()
+            .iter()
+            .map(|&byte| i32::from(byte as i8))
+            .sum::<i32>()
+    });
+    unsafe {
+        let start = isa.offset_start(isa.load_int(minus_sums.as_ptr()));
+        let a = isa.offset_bytes(isa.load_bytes(a.as_ptr().cast()));
+        isa.dot_offset(start, a, isa.load_bytes(b.as_ptr().cast()))
+    }
+}
+
+/// As many products of each width as 16 bits hold.
+#[inline(always)]
+fn small_sum<I: Isa>(isa: I, a: &[u32; 16], b: &[u32; 16]) -> I::I {
+    let b = activations(b);
+    let mut sum = isa.splat_int(0);
+    for (mask, times) in [(0x0f0f_0f0f, 8), (0x1f1f_1f1f, 4), (0x3f3f_3f3f, 2)] {
+        let a = a.map(|four| four & mask);
+        let mut small = isa.no_small();
+        for _ in 0..times {
+            small = unsafe {
+                isa.dot_small(
+                    small,
+                    isa.load_bytes(a.as_ptr().cast()),
+                    isa.load_bytes(b.as_ptr().cast()),
+                )
+            };
+        }
+        sum = isa.widen(sum, small);
+    }
+    sum
 }
 
 #[test]
@@ -179,4 +234,25 @@ fn names_read_back() {
         assert_eq!(set.name().parse(), Ok(set));
     }
     assert!("sse9".parse::<InstructionSet>().is_err());
+}
+
+#[test]
+fn the_extremes_of_small_and_offset_sums_are_exact() {
+    for set in InstructionSet::ALL
+        .into_iter()
+        .filter(|set| set.is_available())
+    {
+        for byte in [0x7f7f_7f7f, 0x8181_8181, 0x7f81_7f81] {
+            for weight in [0, u32::MAX] {
+                let run = |set: InstructionSet| {
+                    set.run(Everything {
+                        a: &[weight; 16],
+                        b: &[byte; 16],
+                        c: &[0; 16],
+                    })
+                };
+                assert_eq!(run(set).exact, run(InstructionSet::Portable).exact);
+            }
+        }
+    }
 }
