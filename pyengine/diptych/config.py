@@ -14,14 +14,24 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 WORKERS = ("process", "inline", "scripted", "scripted_thread")
 SCRIPTED = ("scripted", "scripted_thread")
+KERNELS = ("auto", "native", "reference")
+QUANTIZATIONS = ("int8", "int8-g32", "int4", "gguf")
+KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+MAX_THREADS = 64
 
 Script = str | list[list[int]]
 
 # Fields of features that are not built yet: the values that change nothing, and what is missing for the others.
 _NOT_BUILT: dict[str, tuple[tuple[Any, ...], str]] = {
     "target_itl_ms": ((None,), "the latency model that turns a target into a step budget is missing"),
-    "exact": ((None, False), "the kernels that keep results equal to the bit across batches are missing"),
-    "kv_cache_dtype": (("auto",), "kernels that read a converted KV cache are missing"),
+}
+_CHOICES = {
+    "dtype": DTYPES,
+    "device": DEVICES,
+    "worker": WORKERS,
+    "kernels": KERNELS,
+    "quantization": QUANTIZATIONS,
+    "kv_cache_dtype": KV_CACHE_DTYPES,
 }
 
 
@@ -31,21 +41,29 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `None` means unbounded or chosen at start; `AsyncEngine.config` then shows what was chosen.
 
     - `model`, `revision`: a known name, a folder, or a Hugging Face id at a revision.
-    - `dtype`: arithmetic of the worker.
+    - `kernels`: `native` computes on the CPU without torch, `reference` with torch on any device; `auto`: native on a
+      CPU where they can serve the model.
+    - `dtype`: arithmetic of the worker. `quantization`: weights in `int8` (one scale per output), `int8-g32`, `int4` (a
+      scale per 32 inputs) or as the model's own `gguf` file has them; by native kernels.
+    - `exact`: a request's results depend on its own tokens only, to the bit. What native kernels do, so there the
+      default; True refuses to run otherwise.
     - `max_model_len`: tokens of prompt and output together; the model's own limit by default and at most.
-    - `block_size`: tokens a KV block holds; a power of two, 1..256.
+    - `block_size`: tokens a KV block holds; a power of two, 1..256. `kv_cache_dtype`: how native kernels store keys and
+      values.
     - `kv_cache_bytes` or `memory_utilization`: KV pool in bytes, or as a fraction of the CUDA device's memory.
     - `max_running`: requests in one step; `max_batched_tokens`, `max_prefill_tokens`: tokens in one step.
     - `max_queued_requests`: requests waiting for room; beyond, `OverloadedError`.
     - `worker`: `process`, `inline` (a thread here), `scripted` (no model, a process), `scripted_thread` (no model, a
       thread here). `script`: a file with a JSON list of token ids per line, or those lists; line `i mod n` answers the
       i-th request, without a script the next token is a hash of all before. `script_step_ms`: time of its step.
-    - `worker_python`: the interpreter of worker processes. `threads`: CPU threads of a worker.
+    - `worker_python`: the interpreter of worker processes. `threads`: CPU threads of a worker, 1..64.
     """
 
     model: str
     revision: str | None = None
+    kernels: str = "auto"
     dtype: str = "auto"
+    quantization: str | None = None
     max_model_len: int | None = None
     block_size: int = 16
     kv_cache_dtype: str = "auto"
@@ -86,7 +104,7 @@ def config_problems(config: EngineConfig) -> list[str]:
 
 
 def _check_choices(found: Problems) -> None:
-    for name, allowed in (("dtype", DTYPES), ("device", DEVICES), ("worker", WORKERS)):
+    for name, allowed in _CHOICES.items():
         for _, value in found.values(name):
             found.require(name, value in allowed, f"one of {', '.join(allowed)}")
     for name, (neutral, missing) in _NOT_BUILT.items():
@@ -101,7 +119,8 @@ def _check_ranges(config: EngineConfig, found: Problems) -> None:
         found.require(name, bool(value.strip()), "a name that is not empty")
     for _, value in found.values("block_size"):
         found.require("block_size", value in {1 << power for power in range(9)}, "a power of two from 1 to 256")
-    found.at_least(1, "max_running", "max_batched_tokens", "max_prefill_tokens", "max_queued_requests", "threads")
+    found.at_least(1, "max_running", "max_batched_tokens", "max_prefill_tokens", "max_queued_requests")
+    found.between(1, MAX_THREADS, "threads")
     found.at_least(2, "max_model_len")
     found.at_least(1, "kv_cache_bytes")
     found.between(0.0, 3_600_000.0, "script_step_ms")
@@ -118,7 +137,28 @@ def _check_ranges(config: EngineConfig, found: Problems) -> None:
             found.require(name, os.path.isfile(value), "an existing file")
 
 
+def native_only(config: EngineConfig) -> list[str]:
+    """What the configuration asks for that no other kernels than the native ones have."""
+    asked = {
+        "quantization": config.quantization,
+        "kv_cache_dtype": None if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
+        "exact": config.exact or None,
+    }
+    return [f"{name}={value!r}" for name, value in asked.items() if value is not None]
+
+
+def _check_kernels(config: EngineConfig, found: Problems) -> None:
+    if config.kernels == "native" and config.device == "cuda":
+        found.add("kernels='native' computes on the CPU, and device='cuda': leave one of them out")
+    for setting in () if config.worker in SCRIPTED else native_only(config):
+        if config.kernels == "reference":
+            found.add(f"{setting} needs the native kernels, and kernels='reference'")
+        elif config.device == "cuda":
+            found.add(f"{setting} needs the native kernels, which compute on the CPU, and device='cuda'")
+
+
 def _check_together(config: EngineConfig, found: Problems) -> None:
+    _check_kernels(config, found)
     tokens = config.max_batched_tokens or default_batched_tokens(config.device)
     if config.max_running > tokens:
         origin = "" if config.max_batched_tokens else " (its default here)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
@@ -12,11 +13,14 @@ from typing import Any
 
 import msgspec
 
-from diptych.config import SCRIPTED, EngineConfig, config_problems, default_batched_tokens
+from diptych.config import MAX_THREADS, SCRIPTED, EngineConfig, config_problems, default_batched_tokens, native_only
 from diptych.errors import ConfigError
 from diptych.hardware import available_cpus
 from diptych.hub.known import KNOWN_MODELS
+from diptych.kernel_choice import choose_kernels
 from diptych.model_info import ModelInfo, special_ids
+
+logger = logging.getLogger("diptych")
 
 START_TIMEOUT_S = 600
 # The scripted worker keeps one 32-bit word for each token of its pool.
@@ -44,12 +48,23 @@ def served_name(config: EngineConfig, model: ModelInfo) -> str:
 
 def resolve_config(config: EngineConfig, model: ModelInfo) -> EngineConfig:
     """`config` with everything automatic decided, but for `device` and `dtype`, which the worker knows better."""
-    chosen = {
+    chosen: dict[str, Any] = {
         "max_model_len": model.max_model_len,
         "max_batched_tokens": config.max_batched_tokens or default_batched_tokens(_likely_device(config)),
-        "threads": config.threads or available_cpus(),
-        "exact": False,
+        "threads": config.threads or min(available_cpus(), MAX_THREADS),
     }
+    if config.worker in SCRIPTED:
+        # A hash of the prefix knows nothing of batches.
+        chosen["exact"] = True
+    else:
+        kernels, why = choose_kernels(config, _likely_device(config), Path(model.folder))
+        if kernels == "reference" and (asked := native_only(config)):
+            raise ConfigError(
+                [f"{setting} needs the native kernels, which do not serve here: {why}" for setting in asked]
+            )
+        logger.info("kernels: %s (%s)", kernels, why)
+        chosen["kernels"] = kernels
+        chosen["exact"] = kernels == "native" if config.exact is None else config.exact
     return msgspec.structs.replace(config, **chosen)
 
 
@@ -96,6 +111,8 @@ def _likely_device(config: EngineConfig) -> str:
     """The device a worker will choose, told without torch: by whether NVIDIA's driver is loaded."""
     if config.device != "auto" or config.worker in SCRIPTED:
         return config.device
+    if config.kernels == "native":
+        return "cpu"
     return "cuda" if os.path.exists("/dev/nvidiactl") else "cpu"
 
 
@@ -113,6 +130,8 @@ def _model_options(config: EngineConfig, model: ModelInfo) -> dict[str, Any]:
     return {
         "model": model.folder,
         "dtype": config.dtype,
+        "kernels": config.kernels,
+        "quantization": config.quantization,
         "kv_cache_dtype": config.kv_cache_dtype,
         "kv_cache_bytes": config.kv_cache_bytes,
         "memory_utilization": config.memory_utilization,

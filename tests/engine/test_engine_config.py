@@ -28,15 +28,15 @@ def test_defaults_are_valid_and_those_of_the_conventions() -> None:
 
 
 def test_all_problems_are_told_together() -> None:
-    found = problems(block_size=3, max_running=0, dtype="int3", worker="thread", threads="many", exact=True)
+    found = problems(block_size=3, max_running=0, dtype="int3", worker="thread", threads="many", kernels="gpu")
     assert len(found) == 6
-    for name, line in zip(("threads", "dtype", "worker", "exact", "block_size", "max_running"), found, strict=True):
+    for name, line in zip(("threads", "dtype", "worker", "kernels", "block_size", "max_running"), found, strict=True):
         assert line.startswith(f"{name}=")
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("target_itl_ms", 20.0), ("exact", True), ("kv_cache_dtype", "fp8")],
+    [("target_itl_ms", 20.0)],
 )
 def test_a_field_whose_feature_is_not_built_refuses_and_names_itself(field: str, value: Any) -> None:
     (line,) = problems(**{field: value})
@@ -44,15 +44,35 @@ def test_a_field_whose_feature_is_not_built_refuses_and_names_itself(field: str,
     assert "missing" in line
 
 
-@pytest.mark.parametrize("field", ["target_itl_ms", "exact"])
+@pytest.mark.parametrize("field", ["target_itl_ms"])
 def test_neutral_values_of_unbuilt_fields_pass(field: str) -> None:
     assert getattr(EngineConfig("model", **{field: None}), field) is None
-    assert EngineConfig("model", exact=False, kv_cache_dtype="auto").exact is False
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ({"exact": True}, "exact=True"),
+        ({"quantization": "int4"}, "quantization='int4'"),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype='int8'"),
+    ],
+)
+def test_what_only_native_kernels_do_is_refused_elsewhere_by_name(setting: dict[str, Any], shown: str) -> None:
+    assert problems(kernels="reference", **setting) == [f"{shown} needs the native kernels, and kernels='reference'"]
+    (line,) = problems(device="cuda", **setting)
+    assert line.startswith(f"{shown} needs the native kernels, which compute on the CPU")
+    for kernels in ("auto", "native"):
+        EngineConfig("model", kernels=kernels, **setting)
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
+        ({"kernels": "native", "device": "cuda"}, "kernels='native' computes on the CPU"),
+        ({"quantization": "int3"}, "one of int8, int8-g32, int4, gguf"),
+        ({"kv_cache_dtype": "fp8"}, "one of auto, float32, bfloat16, float16, int8"),
+        ({"threads": 65}, "from 1 to 64"),
+        ({"threads": 0}, "from 1 to 64"),
         ({"max_running": 513}, "max_running=513 exceeds max_batched_tokens=512 (its default here)"),
         ({"max_running": 65, "max_batched_tokens": 64}, "max_running=65 exceeds max_batched_tokens=64:"),
         ({"kv_cache_bytes": 1 << 20, "memory_utilization": 0.5}, "give one of them"),

@@ -16,7 +16,7 @@ import torch
 from diptych.worker.init import WorkerInit
 from diptych.worker.runner import ModelRunner, StepResult
 from diptych.worker.startup import start
-from diptych.worker.warm_up import SyntheticStep
+from diptych.worker.synthetic_step import SyntheticStep
 
 VOCABULARY = 96
 BLOCK = 4
@@ -67,6 +67,8 @@ def worker_init(folder: Path, **changes: Any) -> WorkerInit:
     options = {
         "model": str(folder),
         "dtype": "float32",
+        "kernels": "reference",
+        "quantization": None,
         "kv_cache_dtype": "auto",
         "kv_cache_bytes": 1 << 20,
         "memory_utilization": 0.9,

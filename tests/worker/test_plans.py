@@ -5,8 +5,9 @@ import pytest
 import torch
 from worker_rig import BLOCK, VOCABULARY, Schedule, start_runner, write_random_llama
 
-from diptych.worker.step import PLACEHOLDER, PlanError, RowState, Sizes
-from diptych.worker.warm_up import SyntheticStep
+from diptych.worker.plan import PLACEHOLDER, PlanError, Sizes
+from diptych.worker.step import RowState
+from diptych.worker.synthetic_step import SyntheticStep
 
 SIZES = Sizes(num_blocks=50, block_size=4, max_running=3, max_model_len=22, max_tokens=16, vocabulary=10)
 

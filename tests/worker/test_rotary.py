@@ -4,7 +4,8 @@ import pytest
 import torch
 from worker_rig import start_runner, write_random_llama
 
-from diptych.models.llama import rotary_angles, rotary_frequencies
+from diptych.models.config import rotary_frequencies
+from diptych.models.llama import rotary_angles
 from diptych.models.registry import read_config
 
 POSITIONS = [0, 1, 255, 256, 257, 4095, 15962, 131071]
@@ -22,7 +23,7 @@ def config(**rope):
 
 @pytest.mark.parametrize("position", POSITIONS)
 def test_angles_equal_float64(position):
-    cosine, sine = rotary_angles(torch.tensor([position]), rotary_frequencies(config()))
+    cosine, sine = rotary_angles(torch.tensor([position]), torch.tensor(rotary_frequencies(config())))
     assert cosine.dtype == sine.dtype == torch.float32
     exponents = torch.arange(0, 64, 2, dtype=torch.float64) / 64
     angles = position * 100000.0**-exponents
@@ -57,4 +58,4 @@ def test_scaled_frequencies_equal_those_of_transformers(rope):
     )
     wanted, _ = ROPE_INIT_FUNCTIONS[rope["rope_type"]](theirs, torch.device("cpu"))
     for spelling in ({"rope_parameters": {**rope, "rope_theta": 5e5}}, {"rope_scaling": rope, "rope_theta": 5e5}):
-        assert torch.allclose(rotary_frequencies(config(**spelling)), wanted, rtol=1e-6)
+        assert torch.allclose(torch.tensor(rotary_frequencies(config(**spelling))), wanted, rtol=1e-6)

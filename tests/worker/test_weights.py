@@ -7,13 +7,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from worker_rig import VOCABULARY, Schedule, start_runner, worker_init, write_random_llama
 
-from diptych.models.llama import UnsupportedModelError
+from diptych.models.config import UnsupportedModelError
 from diptych.models.registry import read_config
-from diptych.worker.arithmetic import SettingError, choose_device, choose_dtype, cpu_flags
+from diptych.worker.arithmetic import SettingError, choose_dtype, cpu_flags
+from diptych.worker.checkpoint import WeightsError
+from diptych.worker.devices import choose_device
 from diptych.worker.startup import start
-from diptych.worker.weights import Checkpoint, WeightsError
-
-CPU = torch.device("cpu")
+from diptych.worker.weights import Checkpoint
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_what_is_not_supported_is_refused_by_name(folder, change, words):
 
 
 def test_settings_that_are_not_built_are_refused_by_name(folder):
-    with pytest.raises(SettingError, match="kv_cache_dtype = 'fp8' is not built yet"):
+    with pytest.raises(SettingError, match="kv_cache_dtype = 'fp8' needs the native kernels"):
         start(worker_init(folder, kv_cache_dtype="fp8"))
     with pytest.raises(SettingError, match="dtype = 'int8'"):
         start(worker_init(folder, dtype="int8"))
@@ -140,17 +140,17 @@ def test_settings_that_are_not_built_are_refused_by_name(folder):
 @pytest.mark.parametrize(
     ("name", "device", "stored", "flags", "dtype"),
     [
-        ("auto", "cpu", torch.bfloat16, {"avx2"}, torch.float32),
-        ("auto", "cpu", torch.bfloat16, {"avx2", "avx512_bf16"}, torch.bfloat16),
-        ("auto", "cpu", torch.float16, {"amx_bf16"}, torch.bfloat16),
-        ("auto", "cpu", torch.float32, {"avx512_bf16"}, torch.float32),
-        ("auto", "cuda", torch.float16, {"avx2"}, torch.float16),
-        ("float32", "cuda", torch.bfloat16, set(), torch.float32),
-        ("bfloat16", "cpu", torch.float32, set(), torch.bfloat16),
+        ("auto", "cpu", "bfloat16", {"avx2"}, "float32"),
+        ("auto", "cpu", "bfloat16", {"avx2", "avx512_bf16"}, "bfloat16"),
+        ("auto", "cpu", "float16", {"amx_bf16"}, "bfloat16"),
+        ("auto", "cpu", "float32", {"avx512_bf16"}, "float32"),
+        ("auto", "cuda", "float16", {"avx2"}, "float16"),
+        ("float32", "cuda", "bfloat16", set(), "float32"),
+        ("bfloat16", "cpu", "float32", set(), "bfloat16"),
     ],
 )
 def test_the_arithmetic_follows_the_machine_and_the_checkpoint(name, device, stored, flags, dtype):
-    assert choose_dtype(name, torch.device(device), stored, frozenset(flags))[0] == dtype
+    assert choose_dtype(name, device, stored, frozenset(flags))[0] == dtype
 
 
 def test_cpu_flags_are_read_from_the_first_processor(tmp_path):

@@ -1,1 +1,1 @@
-"""Model families, one file each, found by the `architectures` of a checkpoint's config.json."""
+"""Model families, found by the `architectures` of a checkpoint's config.json: `config` is what all kernels read."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from diptych.models.llama import LlamaConfig, UnsupportedModelError
+from diptych.models.config import LlamaConfig, UnsupportedModelError
 
 ARCHITECTURES = {
     "LlamaForCausalLM": LlamaConfig.from_llama,

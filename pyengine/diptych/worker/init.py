@@ -10,6 +10,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: str
     dtype: str
+    kernels: Literal["native", "reference"]
+    quantization: str | None
     kv_cache_dtype: str
     kv_cache_bytes: int | None
     memory_utilization: float | None

@@ -4,7 +4,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -13,8 +13,7 @@ from diptych.worker.init import WorkerInit, decode_init
 
 if TYPE_CHECKING:
     # Imported late by `run`, which measures how long that takes.
-    from diptych.worker.runner import ModelRunner
-    from diptych.worker.startup import Started
+    from diptych.worker.preparation import Started, StepWorker
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +36,9 @@ def run(port: WorkerPort, init: bytes | Mapping[str, Any]) -> bool:
     try:
         settings = decode_init(init) if isinstance(init, bytes) else msgspec.convert(init, WorkerInit)
         began = time.monotonic()
-        import torch
-
-        from diptych.worker import startup
-
+        start = _starter(settings.model_options().kernels)
         import_s = time.monotonic() - began
-        with torch.inference_mode():
-            started = startup.start(settings)
+        started = start(settings)
     except Exception as error:
         log.exception("the worker could not start")
         port.fail(type(error).__name__, str(error))
@@ -56,47 +51,49 @@ def run(port: WorkerPort, init: bytes | Mapping[str, Any]) -> bool:
         gc.freeze()
     port.hello(msgspec.msgpack.encode(started.hello))
     port.ready(msgspec.msgpack.encode(timings))
-    with torch.inference_mode():
-        _serve(port, started)
+    _serve(port, started.worker)
     return True
 
 
-def _serve(port: WorkerPort, started: "Started") -> None:
-    runner = started.runner
-    runner.executors.on_layer = port.progress
+def _starter(kernels: str) -> "Callable[[WorkerInit], Started]":
+    """torch is imported for the kernels that need it, and for no others: that alone takes seconds."""
+    if kernels == "native":
+        from diptych.worker import native
+
+        return native.start
+    from diptych.worker import reference
+
+    return reference.start
+
+
+def _serve(port: WorkerPort, worker: "StepWorker") -> None:
     while (work := port.next()) is not None:
         if hasattr(work, "reply"):
-            _answer(work, runner)
+            _answer(work, worker)
         else:
-            _run_step(work, runner)
+            _run_step(work, worker, port)
         # The arrays of a step are views of its arena, which is not ours any more.
         del work
 
 
-def _run_step(step: Any, runner: "ModelRunner") -> None:
-    def forward_done(kind: str) -> None:
-        # In a mixed step both parts end together: the linear layers ran fused.
-        for part in ("prefill", "decode"):
-            if kind in (part, "mixed"):
-                step.mark(f"{part}_done")
-
+def _run_step(step: Any, worker: "StepWorker", port: WorkerPort) -> None:
     step.mark("start")
     try:
-        result = runner.run(step, forward_done)
+        status, ids = worker.run(step, port)
     except Exception as error:
         # Whatever it was, the host decides what becomes of the requests.
         log.exception("step %d failed", step.step)
         step.publish_error(type(error).__name__, str(error))
         return
-    step.publish(result.status.numpy(), result.ids.numpy())
+    step.publish(status, ids)
 
 
-def _answer(control: Any, runner: "ModelRunner") -> None:
+def _answer(control: Any, worker: "StepWorker") -> None:
     if control.name == "reset":
-        runner.state.reset()
+        worker.reset()
         control.reply(msgspec.msgpack.encode({}))
         return
     if control.name == "stats":
-        control.reply(msgspec.msgpack.encode({"pid": os.getpid(), "steps": dict(runner.executors.steps)}))
+        control.reply(msgspec.msgpack.encode({"pid": os.getpid(), **worker.stats()}))
         return
     raise ValueError(f"the host asks for {control.name!r}, which this worker does not know: use one version of diptych")

@@ -8,15 +8,8 @@ import torch
 from diptych.sampling import sampler
 from diptych.sampling.parameters import STATUS_OK
 from diptych.worker.executors import Executors, StepKind, step_kind
-from diptych.worker.step import (
-    RowState,
-    Sampled,
-    Sizes,
-    StepView,
-    read_sampling,
-    read_tokens,
-    refuse_block_copies,
-)
+from diptych.worker.plan import Sizes, StepView
+from diptych.worker.step import RowState, Sampled, read_sampling, read_tokens, refuse_block_copies
 
 # Rows whose logits exist at once: bounds the memory whatever the number of running requests.
 LOGIT_ROWS = 64

@@ -1,23 +1,24 @@
-"""From a model folder to a runner that is warm: plan memory, load, allocate, test the kernels, warm up."""
+"""From a model folder to a runner in torch that is warm: plan memory, load, allocate, test the kernels, warm up."""
 
-import json
 import logging
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from diptych.models.llama import Llama, LlamaConfig, Weights, Workspace, assemble, weight_shapes
-from diptych.models.registry import read_config
+from diptych.models.config import LlamaConfig, weight_shapes
+from diptych.models.llama import Llama, Weights, Workspace, assemble
 from diptych.sampling import sampler
 from diptych.worker import memory
-from diptych.worker.arithmetic import SettingError, choose_device, choose_dtype, cpu_flags
+from diptych.worker.arithmetic import SettingError, choose_dtype, cpu_flags
+from diptych.worker.checkpoint import check_tensors
+from diptych.worker.devices import TORCH_DTYPES, choose_device
 from diptych.worker.executors import Executors
-from diptych.worker.init import WorkerInit, WorkerOptions
+from diptych.worker.init import WorkerInit
+from diptych.worker.plan import Sizes
+from diptych.worker.preparation import Clock, read_model_config
 from diptych.worker.runner import LOGIT_ROWS, ModelRunner
-from diptych.worker.step import Sizes
 from diptych.worker.warm_up import warm_up_decode, warm_up_prefill
 from diptych.worker.weights import Checkpoint, weight_bytes
 from diptych_kernels import cpu
@@ -36,32 +37,21 @@ class Started:
     timings: dict[str, float]
 
 
-class _Clock:
-    """Seconds of each part, by name."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self.parts[name] = round(now - self._last, 6)
-        self._last = now
-
-
 def start(init: WorkerInit) -> Started:
     """Makes the runner. Every refusal names the setting, file or tensor; those about memory have the arithmetic."""
     options = init.model_options()
-    if options.kv_cache_dtype != "auto":
-        raise SettingError(f"kv_cache_dtype = {options.kv_cache_dtype!r} is not built yet: only 'auto' is")
+    for name, neutral in (("kv_cache_dtype", "auto"), ("quantization", None)):
+        if (value := getattr(options, name)) != neutral:
+            raise SettingError(f"{name} = {value!r} needs the native kernels, and kernels = {options.kernels!r}")
     torch.set_num_threads(options.threads)
-    clock = _Clock()
+    clock = Clock()
     device = choose_device(options.device)
-    config = _read_model_config(Path(options.model))
-    _check_vocabulary(init, config, options)
+    config = read_model_config(init, Path(options.model))
     with Checkpoint(Path(options.model)) as checkpoint:
-        checkpoint.check(weight_shapes(config))
-        dtype, why = choose_dtype(options.dtype, device, checkpoint.dtype("model.norm.weight"), cpu_flags())
+        check_tensors(checkpoint.tensors, weight_shapes(config))
+        stored = checkpoint.tensors["model.norm.weight"].dtype
+        name, why = choose_dtype(options.dtype, device.type, stored, cpu_flags())
+        dtype = TORCH_DTYPES[name]
         log.info("arithmetic: %s on %s (%s), %d threads", dtype, device, why, options.threads)
         plan = plan_kv(init, config, dtype, device)
         weights = assemble(config, lambda names: checkpoint.take(names, dtype, device))
@@ -79,24 +69,6 @@ def start(init: WorkerInit) -> Started:
     clock.lap("warm_up_decode")
     runner.state.reset()
     return Started(runner, _hello(init, pool, kernels, dtype), clock.parts)
-
-
-def _read_model_config(folder: Path) -> LlamaConfig:
-    file = folder / "config.json"
-    try:
-        return read_config(json.loads(file.read_text()))
-    except FileNotFoundError:
-        raise SettingError(f"model = {str(folder)!r}: there is no {file}") from None
-    except json.JSONDecodeError as error:
-        raise SettingError(f"{file} is not valid JSON: {error}") from error
-
-
-def _check_vocabulary(init: WorkerInit, config: LlamaConfig, options: WorkerOptions) -> None:
-    if init.vocabulary > config.vocabulary:
-        raise SettingError(
-            f"the tokenizer of {options.model} has {init.vocabulary} ids, its model computes {config.vocabulary}: "
-            "the tokenizer belongs to another model"
-        )
 
 
 def activation_bytes(config: LlamaConfig, dtype: torch.dtype, init: WorkerInit) -> int:

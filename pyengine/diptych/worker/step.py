@@ -5,48 +5,12 @@ number of requests.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from diptych.sampling.parameters import SamplingRows
-
-
-class PlanError(ValueError):
-    """A step plan contradicts itself, the worker's sizes, or what this build supports."""
-
-
-class StepView(Protocol):
-    """What the worker uses of a step (`diptych_core.worker.Step`)."""
-
-    num_tokens: int
-    num_rows: int
-    num_decode_rows: int
-    num_sampling_rows: int
-
-    def array(self, name: str) -> Any:
-        """A plan array by name: any object with the buffer protocol, valid until the step is published."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Limits that a plan must keep."""
-
-    num_blocks: int
-    block_size: int
-    max_running: int
-    max_model_len: int
-    max_tokens: int
-    vocabulary: int
-
-    @property
-    def max_blocks(self) -> int:
-        """Columns of the block tables."""
-        return -(-self.max_model_len // self.block_size)
-
-
-PLACEHOLDER = -1
+from diptych.worker.plan import PLACEHOLDER, PlanError, Sizes, StepView
 
 _DTYPES = {
     "slots": torch.int64,
