@@ -33,4 +33,5 @@ pub mod model;
 pub mod pool;
 pub mod product;
 pub mod rows;
+pub mod sampling;
 pub mod simd;
