@@ -147,6 +147,7 @@ struct Task {
     inputs: usize,
     panel_count: usize,
     row_count: usize,
+    ahead: usize,
     out: *mut f32,
     out_stride: usize,
 }
@@ -168,6 +169,7 @@ impl Task {
             inputs: matrix.inputs,
             panel_count: product.panels.len(),
             row_count: product.row_range.len(),
+            ahead: if product.prefetch { AHEAD } else { 0 },
             out: product.out,
             out_stride: product.out_stride,
         }
@@ -197,41 +199,106 @@ impl<S: Step> Kernel for Steps<S> {
     }
 }
 
+/// Panels that are read side by side.
+const GROUP: usize = 4;
+/// Bytes between a weight that is used and the one that is asked for meanwhile.
+const AHEAD: usize = 2048;
+/// Rows of a block from which on it asks for weights: with fewer, four panels at once keep memory busy by themselves, and
+/// asking for more delays them.
+const STREAMED: usize = 6;
+
 #[inline(always)]
 unsafe fn panels<I: Isa, S: Step>(isa: I, task: &Task) {
     let mut panel = 0;
-    while panel + 4 <= task.panel_count {
-        rows::<I, S, 4>(isa, task, panel);
-        panel += 4;
+    while panel + GROUP <= task.panel_count {
+        rows::<I, S, GROUP>(isa, &task.at(panel, 0));
+        panel += GROUP;
     }
     while panel < task.panel_count {
-        rows::<I, S, 1>(isa, task, panel);
+        rows::<I, S, 1>(isa, &task.at(panel, 0));
         panel += 1;
     }
 }
 
+/// All rows with the first `PANELS` panels, in blocks of as many rows as the registers hold.
 #[inline(always)]
-unsafe fn rows<I: Isa, S: Step, const PANELS: usize>(isa: I, task: &Task, panel: usize) {
-    for row in 0..task.row_count {
-        block::<I, S, 1, PANELS>(isa, &task.at(panel, row));
+unsafe fn rows<I: Isa, S: Step, const PANELS: usize>(isa: I, task: &Task) {
+    let mut row = 0;
+    while row < task.row_count {
+        let task = &task.at(0, row);
+        row += if I::REGISTERS >= 32 {
+            match task.row_count - row {
+                12.. => wide_block::<I, S, 12, PANELS>(isa, task),
+                8.. => wide_block::<I, S, 8, PANELS>(isa, task),
+                6.. => wide_block::<I, S, 6, PANELS>(isa, task),
+                4.. => block::<I, S, 4, PANELS>(isa, task),
+                3 => block::<I, S, 3, PANELS>(isa, task),
+                2 => block::<I, S, 2, PANELS>(isa, task),
+                _ => block::<I, S, 1, PANELS>(isa, task),
+            }
+        } else {
+            match task.row_count - row {
+                6.. => narrow_block::<I, S, 6, PANELS>(isa, task),
+                4.. => narrow_block::<I, S, 4, PANELS>(isa, task),
+                3 => narrow_block::<I, S, 3, PANELS>(isa, task),
+                2 => narrow_block::<I, S, 2, PANELS>(isa, task),
+                _ => block::<I, S, 1, PANELS>(isa, task),
+            }
+        }
     }
 }
 
-/// The sums of the first rows and panels.
+/// Two panels after two: more sums would not fit into 32 registers.
 #[inline(always)]
-unsafe fn block<I: Isa, S: Step, const ROWS: usize, const PANELS: usize>(isa: I, task: &Task) {
+unsafe fn wide_block<I: Isa, S: Step, const ROWS: usize, const PANELS: usize>(
+    isa: I,
+    task: &Task,
+) -> usize {
+    if PANELS == 1 {
+        return block::<I, S, ROWS, 1>(isa, task);
+    }
+    for panel in (0..PANELS).step_by(2) {
+        block::<I, S, ROWS, 2>(isa, &task.at(panel, 0));
+    }
+    ROWS
+}
+
+/// One panel after the other: more sums would not fit into 16 registers.
+#[inline(always)]
+unsafe fn narrow_block<I: Isa, S: Step, const ROWS: usize, const PANELS: usize>(
+    isa: I,
+    task: &Task,
+) -> usize {
+    for panel in 0..PANELS {
+        block::<I, S, ROWS, 1>(isa, &task.at(panel, 0));
+    }
+    ROWS
+}
+
+/// The sums of the first `ROWS` rows and `PANELS` panels; gives `ROWS`.
+#[inline(always)]
+unsafe fn block<I: Isa, S: Step, const ROWS: usize, const PANELS: usize>(
+    isa: I,
+    task: &Task,
+) -> usize {
     let mut sums = [[isa.splat(0.0); PANELS]; ROWS];
-    for step in 0..task.inputs / S::INPUTS {
-        let weights: [_; PANELS] = std::array::from_fn(|panel| {
-            let at = panel * task.panel_bytes + step * S::WEIGHTS;
-            S::weights(isa, task.weights.add(at))
-        });
+    let (mut panels, mut rows) = (task.weights, task.rows);
+    for _ in 0..task.inputs / S::INPUTS {
+        let weights: [_; PANELS] =
+            std::array::from_fn(|panel| S::weights(isa, panels.add(panel * task.panel_bytes)));
+        if ROWS >= STREAMED && task.ahead > 0 {
+            for panel in 0..PANELS {
+                isa.prefetch(panels.wrapping_add(panel * task.panel_bytes + task.ahead));
+            }
+        }
         for row in 0..ROWS {
-            let values = S::values(isa, task.rows.add(row * task.row_stride + step * S::ROW));
+            let values = S::values(isa, rows.add(row * task.row_stride));
             for panel in 0..PANELS {
                 sums[row][panel] = S::multiply(isa, sums[row][panel], weights[panel], values);
             }
         }
+        panels = panels.add(S::WEIGHTS);
+        rows = rows.add(S::ROW);
     }
     for row in 0..ROWS {
         for panel in 0..PANELS {
@@ -239,4 +306,5 @@ unsafe fn block<I: Isa, S: Step, const ROWS: usize, const PANELS: usize>(isa: I,
             isa.store(to, sums[row][panel]);
         }
     }
+    ROWS
 }

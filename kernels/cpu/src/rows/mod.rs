@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use crate::matrix::Form;
 use crate::memory::{HUGE_PAGE, Region};
-use crate::simd::{Isa, LANES};
+use crate::simd::{InstructionSet, Isa, Kernel, LANES};
 
 pub(crate) use int8::Int8Row;
 
@@ -56,6 +56,15 @@ impl RowBuffer {
     #[must_use]
     pub fn bytes(form: Form, inputs: usize, rows: usize) -> usize {
         rows * stride(form, inputs)
+    }
+
+    /// Writes a whole row.
+    ///
+    /// # Panics
+    /// If there is no such row, or the values are not as many as its columns.
+    pub fn write(&mut self, set: InstructionSet, row: usize, values: &[f32]) {
+        assert_eq!(values.len(), self.inputs);
+        set.run(WriteRow(self, row, values));
     }
 
     /// Writes `count` values of row `row` from column `column` on.
@@ -127,6 +136,19 @@ impl RowBuffer {
             start: self.memory.address(),
             buffer: PhantomData,
         }
+    }
+}
+
+struct WriteRow<'a>(&'a mut RowBuffer, usize, &'a [f32]);
+
+impl Kernel for WriteRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self(buffer, row, values) = self;
+        // SAFETY: the values are a slice, and the buffer is borrowed by nobody else.
+        unsafe { buffer.put(isa, row, 0, values.as_ptr(), values.len()) };
     }
 }
 
