@@ -107,7 +107,7 @@ impl Case {
             panels: panels.clone(),
             out: out.as_mut_ptr(),
             out_stride: stride,
-            prefetch: panels.start % 2 == 0,
+            prefetch: panels.start.is_multiple_of(2),
         };
         unsafe { product.run(set) };
         for (index, got) in out.iter().enumerate() {
