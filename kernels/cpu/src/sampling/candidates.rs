@@ -34,7 +34,9 @@ impl<'a> Candidates<'a> {
     ) -> Self {
         scratch.weights.clear();
         scratch.cumulated.clear();
-        let floor = scale.maximum + LOWEST * scale.temperature;
+        // Rounding may have led upwards.
+        let floor = (scale.maximum + LOWEST * scale.temperature) as f32;
+        let floor = floor.next_down();
         let order = &mut scratch.order;
         set.run(Begin {
             order,

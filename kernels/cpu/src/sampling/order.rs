@@ -52,23 +52,25 @@ pub(super) struct Order {
     ready: usize,
     /// Ranges not in order within themselves; what comes first is on top.
     pending: Vec<Range<usize>>,
-    /// Logits from which on candidates are not among the keys; those of `floor` and below never are.
+    /// Candidates below this logit are not among the keys yet; those of `floor` and below never are.
     below: Option<f32>,
-    floor: f64,
+    floor: f32,
     maxima: Vec<f32>,
     spare: Vec<u64>,
-    ends: Vec<usize>,
+    buckets: Vec<u32>,
+    ends: Vec<u32>,
 }
 
 impl Order {
     /// Begins with a row without NaN whose candidates at or below `floor` do not count; about the first `wanted` are
     /// needed.
-    pub(super) fn begin<I: Isa>(&mut self, isa: I, logits: &[f32], floor: f64, wanted: usize) {
+    #[inline(always)]
+    pub(super) fn begin<I: Isa>(&mut self, isa: I, logits: &[f32], floor: f32, wanted: usize) {
         self.keys.clear();
         self.pending.clear();
         (self.ready, self.floor, self.below) = (0, floor, Some(f32::INFINITY));
         let threshold = self.threshold(isa, logits, wanted);
-        if f64::from(threshold) > floor {
+        if threshold > floor {
             self.collect_from(isa, logits, threshold);
             self.below = Some(threshold);
         }
@@ -96,6 +98,7 @@ impl Order {
     }
 
     /// A logit that at least `wanted` candidates reach, or -inf: the `wanted`th largest of the groups' maxima.
+    #[inline(always)]
     fn threshold<I: Isa>(&mut self, isa: I, logits: &[f32], wanted: usize) -> f32 {
         group_maxima(isa, logits, &mut self.maxima);
         if wanted == 0 || wanted > self.maxima.len() / 2 {
@@ -136,11 +139,11 @@ impl Order {
     fn collect_below(&mut self, logits: &[f32], threshold: f32) {
         let start = self.keys.len();
         self.keys.resize(start + logits.len(), 0);
-        let mut end = start;
+        let (keys, floor, mut end) = (self.keys.as_mut_slice(), self.floor, start);
         for (id, logit) in logits.iter().enumerate() {
             // Written always, kept if it counts: no branch to mispredict.
-            self.keys[end] = key_of(*logit, id);
-            end += usize::from(*logit < threshold && f64::from(*logit) > self.floor);
+            keys[end] = key_of(*logit, id);
+            end += usize::from(*logit < threshold && *logit > floor);
         }
         self.keys.truncate(end);
         if end > start {
@@ -155,12 +158,10 @@ impl Order {
             keys.sort_unstable();
             return true;
         }
-        let (mut high, mut low) = (f32::NEG_INFINITY, f32::INFINITY);
-        for key in &*keys {
-            let logit = logit_of(*key);
-            high = if logit > high { logit } else { high };
-            low = if logit < low { logit } else { low };
-        }
+        let (first, last) = keys.iter().fold((u64::MAX, 0), |(first, last), key| {
+            (first.min(*key), last.max(*key))
+        });
+        let (high, low) = (logit_of(first), logit_of(last));
         if high <= low {
             // Distribution keeps the order of ids among equals.
             return true;
@@ -174,35 +175,31 @@ impl Order {
         let keys = &mut self.keys[range.clone()];
         let buckets = (keys.len() / MEANT).max(2);
         let scale = buckets as f64 / (high - low);
-        let place = |key: u64| {
-            let place = ((high - f64::from(logit_of(key))) * scale) as usize;
-            place.min(buckets - 1)
-        };
         self.spare.clear();
         self.spare.extend_from_slice(keys);
+        self.buckets.resize(keys.len(), 0);
         self.ends.clear();
         self.ends.resize(buckets + 1, 0);
-        for key in &self.spare {
-            self.ends[place(*key) + 1] += 1;
+        let ends = self.ends.as_mut_slice();
+        for (key, bucket) in keys.iter().zip(&mut self.buckets) {
+            let place = ((high - f64::from(logit_of(*key))) * scale) as u32;
+            *bucket = place.min(buckets as u32 - 1);
+            ends[*bucket as usize + 1] += 1;
         }
         for bucket in 0..buckets {
-            self.ends[bucket + 1] += self.ends[bucket];
+            ends[bucket + 1] += ends[bucket];
         }
-        for key in &self.spare {
-            let end = &mut self.ends[place(*key)];
-            keys[*end] = *key;
+        for (key, bucket) in self.spare.iter().zip(&self.buckets) {
+            let end = &mut ends[*bucket as usize];
+            keys[*end as usize] = *key;
             *end += 1;
         }
         // Each bucket's entry is now its end, which is the start of the next.
         for bucket in (0..buckets).rev() {
-            let start = if bucket == 0 {
-                0
-            } else {
-                self.ends[bucket - 1]
-            };
-            if self.ends[bucket] > start {
-                let end = range.start + self.ends[bucket];
-                self.pending.push(range.start + start..end);
+            let start = if bucket == 0 { 0 } else { ends[bucket - 1] };
+            if ends[bucket] > start {
+                let (start, end) = (start as usize, ends[bucket] as usize);
+                self.pending.push(range.start + start..range.start + end);
             }
         }
     }
@@ -235,7 +232,7 @@ fn group_maxima<I: Isa>(isa: I, logits: &[f32], maxima: &mut Vec<f32>) {
 pub(super) struct Begin<'a> {
     pub(super) order: &'a mut Order,
     pub(super) logits: &'a [f32],
-    pub(super) floor: f64,
+    pub(super) floor: f32,
     pub(super) wanted: usize,
 }
 

@@ -9,7 +9,7 @@ use super::weights::Scale;
 use crate::simd::{InstructionSet, Isa, Kernel};
 
 /// Candidates put in order at first, where top-k does not say how many.
-const FIRST_CANDIDATES: usize = 256;
+const FIRST_CANDIDATES: usize = 512;
 
 /// Samples rows one after the other, each as if it were alone; keeps memory for the largest.
 #[derive(Debug)]
