@@ -27,11 +27,15 @@
     )
 )]
 
+pub mod attention;
+pub mod kv;
+pub mod math;
 pub mod matrix;
 pub mod memory;
 pub mod model;
 pub mod pool;
 pub mod product;
+pub mod rope;
 pub mod rows;
 pub mod sampling;
 pub mod simd;
