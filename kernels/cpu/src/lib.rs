@@ -28,11 +28,13 @@
 )]
 
 pub mod attention;
+mod epilogue;
 pub mod kv;
 pub mod math;
 pub mod matrix;
 pub mod memory;
 pub mod model;
+mod norm;
 pub mod pool;
 pub mod product;
 pub mod rope;

@@ -1,6 +1,7 @@
 //! Memory in huge pages, where the system grants them.
 
 use std::io;
+use std::ops::Range;
 
 /// Size of a huge page on every platform served.
 pub const HUGE_PAGE: usize = 2 << 20;
@@ -74,5 +75,81 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the whole mapping, made by `new`, which nobody borrows any more.
         unsafe { libc::munmap(self.mapped.0.cast(), self.mapped.1) };
+    }
+}
+
+/// How many bytes of these ranges huge pages back, as /proc/self/smaps says; 0 where the system does not say.
+///
+/// Ranges of one mapping share what the mapping has, each at most its own length.
+#[must_use]
+pub fn huge_bytes(ranges: &[Range<*const u8>]) -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let mut total = 0;
+    for (mapping, huge) in huge_mappings(&smaps) {
+        let inside = ranges.iter().map(|range| {
+            let (start, end) = (range.start.addr(), range.end.addr());
+            end.min(mapping.end)
+                .saturating_sub(start.max(mapping.start))
+        });
+        total += inside.sum::<usize>().min(huge);
+    }
+    total
+}
+
+/// Address range and bytes in huge pages of every mapping that has some.
+fn huge_mappings(smaps: &str) -> Vec<(Range<usize>, usize)> {
+    let mut found = Vec::new();
+    let mut mapping = 0..0;
+    for line in smaps.lines() {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-') {
+            let address = |text| usize::from_str_radix(text, 16);
+            if let (Ok(start), Ok(end)) = (address(start), address(end)) {
+                mapping = start..end;
+            }
+        }
+        // Anonymous memory, and files that the page cache holds in huge pages.
+        if ["AnonHugePages:", "FilePmdMapped:", "ShmemPmdMapped:"].contains(&first) {
+            let kilobytes = line
+                .split_whitespace()
+                .nth(1)
+                .and_then(|text| text.parse().ok());
+            let bytes = kilobytes.unwrap_or(0) * 1024;
+            if bytes > 0 {
+                found.push((mapping.clone(), bytes));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smaps_are_read() {
+        let smaps = "7f0000000000-7f0000800000 rw-p 00000000 00:00 0 \nSize: 8192 kB\nAnonHugePages:      4096 kB\n\
+                     FilePmdMapped:         0 kB\n7f0000900000-7f0000901000 r--p 00000000 08:01 12 /a-b\n";
+        let found = huge_mappings(smaps);
+        assert_eq!(found, [(0x7f00_0000_0000..0x7f00_0080_0000, 4 << 20)]);
+    }
+
+    #[test]
+    fn memory_without_huge_pages_reports_none() {
+        let region = Region::new(8 << 20, false).unwrap();
+        // SAFETY: the whole region.
+        unsafe { std::ptr::write_bytes(region.address(), 1, region.bytes()) };
+        let start = region.address().cast_const();
+        assert_eq!(huge_bytes(&[start..start.wrapping_add(region.bytes())]), 0);
+    }
+
+    #[test]
+    fn memory_in_huge_pages_reports_no_more_than_it_has() {
+        let region = Region::new(8 << 20, true).unwrap();
+        // SAFETY: the whole region.
+        unsafe { std::ptr::write_bytes(region.address(), 1, region.bytes()) };
+        let start = region.address().cast_const();
+        assert!(huge_bytes(&[start..start.wrapping_add(region.bytes())]) <= region.bytes());
     }
 }

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::kv::KvError;
+use crate::matrix::MatrixError;
 use crate::simd::LANES;
 
 /// Why a model cannot be run.
@@ -26,6 +28,23 @@ pub enum ModelError {
         found: String,
         /// What it should be.
         wanted: String,
+    },
+    /// A weight in a format that its sizes do not allow.
+    #[error("{name}: {error}")]
+    Format {
+        /// Which weight.
+        name: String,
+        /// What the format says.
+        error: MatrixError,
+    },
+    /// A cache that cannot be made.
+    #[error(transparent)]
+    Cache(#[from] KvError),
+    /// Instructions that this machine does not have.
+    #[error("this machine does not have the instruction set {name}: portable runs everywhere")]
+    InstructionSet {
+        /// Which.
+        name: &'static str,
     },
     /// The system gave no memory.
     #[error("no memory for {what}: {error}")]

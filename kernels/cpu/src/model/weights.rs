@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::shape::{ModelError, ModelShape};
-use crate::matrix::Matrix;
+use crate::matrix::{Matrix, packed_bytes};
 
 /// Weights of one decoder layer.
 #[derive(Clone, Debug)]
@@ -139,6 +139,17 @@ fn check_matrix(
     let found = format!("{} × {}", matrix.outputs, matrix.inputs);
     let fits = matrix.outputs == outputs && matrix.inputs == inputs;
     expect(name, fits, &found, &format!("{outputs} × {inputs}"))?;
+    let format = matrix.format.check(inputs);
+    format.map_err(|error| ModelError::Format {
+        name: name.to_string(),
+        error,
+    })?;
+    let (found, wanted) = (
+        matrix.bytes.len(),
+        packed_bytes(matrix.format, outputs, inputs),
+    );
+    let bytes = |count: usize| format!("{count} bytes");
+    expect(name, found == wanted, &bytes(found), &bytes(wanted))?;
     let aligned = matrix.bytes.as_ptr().align_offset(64) == 0;
     expect(name, aligned, &"not aligned", &"bytes aligned to 64")
 }

@@ -156,14 +156,14 @@ impl Team {
             Vec::new()
         };
         let pinned = places.len() >= threads;
+        let places = (0..threads).map(|index| pinned.then(|| places[index]));
         let mut team = Self {
             shared,
             helpers: Vec::with_capacity(threads - 1),
             pinned,
         };
-        for (index, place) in places.into_iter().enumerate().take(threads).skip(1) {
+        for (index, place) in places.enumerate().skip(1) {
             let shared = Arc::clone(&team.shared);
-            let place = pinned.then_some(place);
             let helper = std::thread::Builder::new().name(format!("diptych-cpu-{index}"));
             team.helpers
                 .push(helper.spawn(move || serve(&shared, index, place))?);

@@ -1,0 +1,244 @@
+//! A model with its cache and rows: runs steps.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::buffers::{self, Buffers, Scratch};
+use super::model::Model;
+use super::phase::Phases;
+use super::plan::{PlanError, StepInput};
+use super::program::{Program, Wanted};
+use super::report::Report;
+use super::settings::Settings;
+use super::shape::{ModelError, ModelShape};
+use super::state::RowState;
+use super::weights::{WeightOwner, Weights};
+use crate::attention::{AttentionPlan, StepRows};
+use crate::kv::{KvPool, KvShape};
+use crate::pool::Team;
+use crate::rope::Rope;
+use crate::sampling::SamplingRow;
+
+/// What a step gave, one value for each sampling row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepOutput {
+    /// 0: the id is valid; 1: the logits held NaN or no finite maximum.
+    pub status: Vec<i32>,
+    /// Sampled ids.
+    pub ids: Vec<i32>,
+    /// Nanoseconds of embedding and layers, without head and sampling.
+    pub forward_ns: u64,
+}
+
+/// A model, its cache and its rows. One step at a time.
+pub struct Engine {
+    model: Model,
+    settings: Settings,
+    team: Team,
+    pool: KvPool,
+    rope: Rope,
+    attention: AttentionPlan,
+    buffers: Buffers,
+    scratch: Vec<Scratch>,
+    state: RowState,
+    ids: Vec<u32>,
+}
+
+impl Engine {
+    /// Makes everything that steps need, the cache brought into memory.
+    ///
+    /// # Errors
+    /// Weights, sizes and settings that do not fit each other or that no kernel serves; memory or threads that the
+    /// system does not give.
+    pub fn new(owner: Arc<dyn WeightOwner>, settings: Settings) -> Result<Self, ModelError> {
+        let model = Model::new(owner)?;
+        settings.check(&model.shape)?;
+        let memory = |what| move |error| ModelError::Memory { what, error };
+        let team = Team::new(settings.threads, settings.pin).map_err(|error| {
+            let threads = settings.threads;
+            ModelError::Threads { threads, error }
+        })?;
+        let shape = kv_shape(&model.shape, &settings);
+        let pool = KvPool::new(shape, settings.huge_pages)?;
+        let attention = AttentionPlan::new(&shape, model.shape.heads, settings.threads)
+            .map_err(memory("attention"))?;
+        let rope = Rope::new(&model.shape.rope_frequencies, settings.max_model_len)
+            .map_err(memory("rotary angles"))?;
+        let (buffers, scratch) = buffers::make(&model.shape, &model.weights, &settings)?;
+        let mut engine = Self {
+            state: RowState::new(&settings),
+            model,
+            settings,
+            team,
+            pool,
+            rope,
+            attention,
+            buffers,
+            scratch,
+            ids: Vec::new(),
+        };
+        engine.touch();
+        Ok(engine)
+    }
+
+    fn touch(&mut self) {
+        let pool = &self.pool;
+        self.team.run(&|member| {
+            // SAFETY: each member has its own part.
+            unsafe { pool.touch(member.index(), member.threads()) }
+        });
+    }
+
+    /// The model's shape.
+    #[must_use]
+    pub fn shape(&self) -> &ModelShape {
+        &self.model.shape
+    }
+
+    /// How it runs.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The cache.
+    #[must_use]
+    pub fn pool(&self) -> &KvPool {
+        &self.pool
+    }
+
+    /// What was found and granted.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report::new(&self.settings, &self.model.weights, &self.pool, &self.team)
+    }
+
+    /// Every table points to block 0 again, and no row has sampled anything.
+    pub fn reset(&mut self) {
+        self.state.reset();
+    }
+
+    /// Runs a step; `progress` is called once a layer.
+    ///
+    /// # Errors
+    /// A plan that contradicts itself or the settings: nothing was computed then.
+    pub fn run(
+        &mut self,
+        step: &StepInput,
+        progress: &(dyn Fn() + Sync),
+    ) -> Result<StepOutput, PlanError> {
+        step.check(&self.settings)?;
+        let count = step.sampling.len();
+        let sampling: Result<Vec<SamplingRow>, _> =
+            (0..count).map(|row| step.sampling.row(row)).collect();
+        let sampling = sampling.map_err(|error| PlanError(error.to_string()))?;
+        let fused = self.settings.fusions.argmax;
+        let whole = |row: &usize| !(fused && sampling[*row].wants_argmax_only());
+        let mut order: Vec<usize> = (0..count).filter(whole).collect();
+        let kept = order.len();
+        order.extend((0..count).filter(|row| !whole(row)));
+        let mut output = StepOutput {
+            status: vec![0; count],
+            ids: vec![0; count],
+            forward_ns: 0,
+        };
+        let (status, ids) = (output.status.as_mut_ptr(), output.ids.as_mut_ptr());
+        let wanted = Wanted::Ids(&sampling, status, ids);
+        output.forward_ns = self.execute(step, (&order, kept), wanted, progress)?;
+        for (row, status) in output.status.iter().enumerate() {
+            if *status == 0 {
+                let state_row = step.sampling.rows[row] as usize;
+                self.state.set_last_id(state_row, output.ids[row]);
+            }
+        }
+        Ok(output)
+    }
+
+    /// Runs a step, but gives the logits of its sampling rows, `[S][vocabulary]`, instead of sampling.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn logits(&mut self, step: &StepInput) -> Result<Vec<f32>, PlanError> {
+        step.check(&self.settings)?;
+        let count = step.sampling.len();
+        let order: Vec<usize> = (0..count).collect();
+        let mut logits = vec![0.0; count * self.settings.vocabulary];
+        let wanted = Wanted::Logits(logits.as_mut_ptr());
+        self.execute(step, (&order, count), wanted, &|| ())?;
+        Ok(logits)
+    }
+
+    /// Runs a checked step. order: sampling rows, of which the first `kept` keep their logits.
+    fn execute(
+        &mut self,
+        step: &StepInput,
+        (order, kept): (&[usize], usize),
+        wanted: Wanted,
+        progress: &(dyn Fn() + Sync),
+    ) -> Result<u64, PlanError> {
+        self.state.apply_deltas(step);
+        self.state.fill_placeholders(step, &mut self.ids);
+        let rows = StepRows {
+            positions: step.positions,
+            slots: step.slots,
+            query_starts: step.query_starts,
+            sequence_lengths: step.sequence_lengths,
+            rows: step.rows,
+            tables: self.state.tables(),
+            table_stride: self.settings.max_blocks(),
+            num_decode_rows: step.num_decode_rows,
+        };
+        let planned = self.attention.plan(&rows, &mut self.rope);
+        planned.map_err(|error| PlanError(error.to_string()))?;
+        let sampled: Vec<usize> = order
+            .iter()
+            .map(|&row| step.sampling.tokens[row] as usize)
+            .collect();
+        let program = Program {
+            model: &self.model,
+            phases: Phases {
+                settings: &self.settings,
+                buffers: &self.buffers,
+                scratch: &self.scratch,
+            },
+            pool: &self.pool,
+            rope: &self.rope,
+            attention: &self.attention,
+            rows,
+            ids: &self.ids,
+            sampled: &sampled,
+            order,
+            kept,
+            wanted,
+            forward_ns: AtomicU64::new(0),
+        };
+        // SAFETY: the plan was checked, and all members run the same program.
+        self.team
+            .run(&|member| unsafe { program.run(member, progress) });
+        Ok(program.forward_ns.into_inner())
+    }
+}
+
+fn kv_shape(shape: &ModelShape, settings: &Settings) -> KvShape {
+    KvShape {
+        layers: shape.layers,
+        blocks: settings.num_blocks,
+        block_size: settings.block_size,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        format: settings.kv,
+    }
+}
+
+/// Bytes of one block of the cache, all layers and heads.
+#[must_use]
+pub fn bytes_per_block(shape: &ModelShape, settings: &Settings) -> usize {
+    kv_shape(shape, settings).bytes_per_block()
+}
+
+/// Upper bound of what an engine holds besides weights and cache, in bytes.
+#[must_use]
+pub fn activation_bytes(shape: &ModelShape, weights: &Weights, settings: &Settings) -> usize {
+    let angles = settings.max_model_len * shape.head_dim * size_of::<f32>();
+    buffers::activation_bytes(shape, weights, settings) + RowState::bytes(settings) + angles
+}

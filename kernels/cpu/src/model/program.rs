@@ -1,0 +1,353 @@
+//! The program of a step: what every member of the team runs, from the embedding to the sampled ids.
+//!
+//! A layer has five barriers with few rows, eight with many, and one more with prefill rows:
+//!
+//! ```text
+//! norm ─ qkv ─┤ attention ┤ output + residual ┤ norm ─ gate, up ─ SwiGLU ┤ down + residual ┤
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::buffers::Floats;
+use super::model::Model;
+use super::phase::{Job, Phases, Source, Then};
+use crate::attention::{AttentionLayer, AttentionPlan, StepRows, Turn};
+use crate::epilogue::{AddResidual, SwiGlu, Tile};
+use crate::kv::KvPool;
+use crate::matrix::{Matrix, read_row};
+use crate::pool::Member;
+use crate::rope::Rope;
+use crate::rows::{RowBuffer, Rows};
+use crate::sampling::{Best, SamplingRow, Status};
+use crate::simd::LANES;
+
+/// What becomes of the sampled rows.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted<'a> {
+    /// One id each: statuses and ids.
+    Ids(&'a [SamplingRow<'a>], *mut i32, *mut i32),
+    /// All logits: `[S][vocabulary]`.
+    Logits(*mut f32),
+}
+
+/// A step, ready to run.
+pub(super) struct Program<'a> {
+    pub(super) model: &'a Model,
+    pub(super) phases: Phases<'a>,
+    pub(super) pool: &'a KvPool,
+    pub(super) rope: &'a Rope,
+    pub(super) attention: &'a AttentionPlan,
+    pub(super) rows: StepRows<'a>,
+    /// `[T]`, placeholders filled.
+    pub(super) ids: &'a [u32],
+    /// `[S]` tokens, those that keep all their logits first.
+    pub(super) sampled: &'a [usize],
+    /// `[S]` their sampling rows.
+    pub(super) order: &'a [usize],
+    /// How many keep all their logits.
+    pub(super) kept: usize,
+    pub(super) wanted: Wanted<'a>,
+    /// Nanoseconds of the layers.
+    pub(super) forward_ns: AtomicU64,
+}
+
+// SAFETY: raw pointers are used as the phases share them out.
+unsafe impl Sync for Program<'_> {}
+
+impl Program<'_> {
+    /// One member's part; `progress` is called by member 0 after every layer.
+    ///
+    /// # Safety
+    /// Called by all members of one team alike; the plan was checked.
+    pub(super) unsafe fn run(&self, member: &Member, progress: &(dyn Fn() + Sync)) {
+        let start = Instant::now();
+        self.embed(member);
+        for layer in 0..self.model.shape.layers {
+            self.attend(member, layer);
+            self.mlp(member, layer);
+            if member.index() == 0 {
+                progress();
+            }
+        }
+        if member.index() == 0 {
+            let spent = start.elapsed().as_nanos() as u64;
+            self.forward_ns.store(spent, Ordering::Relaxed);
+        }
+        let mut done = 0;
+        while done < self.sampled.len() {
+            done += self.head(member, done);
+        }
+    }
+
+    unsafe fn embed(&self, member: &Member) {
+        let (embedding, hidden) = (&self.model.weights.embedding, self.model.shape.hidden);
+        let residual = &self.phases.buffers.residual;
+        self.phases.each_row(member, self.ids.len(), |token| {
+            let row = std::slice::from_raw_parts_mut(residual.row(token), hidden);
+            read_row(embedding, self.ids[token] as usize, row);
+        });
+    }
+
+    /// All rows of the residual stream, normed.
+    fn normed<'a>(&self, from: &'a Floats, norm: &[f32], matrix: &Matrix) -> Source<'a> {
+        Source {
+            from,
+            chosen: None,
+            count: self.ids.len(),
+            size: self.model.shape.hidden,
+            norm: norm.as_ptr(),
+            epsilon: self.model.shape.epsilon,
+            form: matrix.format.form(self.phases.settings.arithmetic),
+        }
+    }
+
+    /// Norm, projection, attention, projection, residual.
+    unsafe fn attend(&self, member: &Member, index: usize) {
+        let (layer, vectors) = (
+            &self.model.weights.layers[index],
+            &self.model.vectors[index],
+        );
+        let (buffers, count) = (self.phases.buffers, self.ids.len());
+        let scratch = &self.phases.scratch[member.index()];
+        let source = self.normed(&buffers.residual, &vectors.input_norm, &layer.qkv);
+        let rows = self
+            .phases
+            .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
+        let store = Then::Store(buffers.qkv.row(0), buffers.qkv.stride());
+        self.phases.product(
+            member,
+            &job(layer.qkv, rows, (0, count), &vectors.qkv_bias, store),
+        );
+        let attention = AttentionLayer {
+            pool: self.pool,
+            layer: index,
+            rows: &self.rows,
+            qkv: buffers.qkv.row(0),
+            qkv_stride: buffers.qkv.stride(),
+            rope: self.rope,
+            scale: 1.0 / (self.model.shape.head_dim as f32).sqrt(),
+            arithmetic: self.phases.settings.arithmetic,
+            out: buffers.attended.row(0),
+        };
+        for phase in 0..self.attention.phases() {
+            let turn = Turn {
+                phase,
+                member: member.index(),
+                claims: member.claims(),
+            };
+            self.attention
+                .run(self.phases.settings.set, turn, &attention);
+            member.wait();
+        }
+        let source = Source {
+            from: &buffers.attended,
+            size: self.model.shape.attended_size(),
+            norm: std::ptr::null(),
+            form: layer.output.format.form(self.phases.settings.arithmetic),
+            ..source
+        };
+        let (shared, own) = (&buffers.attended_rows, &scratch.attended_rows);
+        let rows = self.phases.prepare(member, &source, shared, own);
+        self.add(
+            member,
+            layer.output,
+            rows,
+            (0, count),
+            &vectors.output_bias,
+            0,
+        );
+    }
+
+    /// Norm, gate and up, SwiGLU, down, residual; so many rows at once as there is room for.
+    unsafe fn mlp(&self, member: &Member, index: usize) {
+        let (layer, vectors) = (
+            &self.model.weights.layers[index],
+            &self.model.vectors[index],
+        );
+        let (buffers, count) = (self.phases.buffers, self.ids.len());
+        let scratch = &self.phases.scratch[member.index()];
+        let source = self.normed(&buffers.residual, &vectors.post_norm, &layer.gate_up);
+        let rows = self
+            .phases
+            .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
+        let wide = buffers
+            .wide_rows
+            .get(layer.down.format.form(self.phases.settings.arithmetic));
+        let most = wide.rows().count();
+        for first in (0..count).step_by(most) {
+            let part = (first, most.min(count - first));
+            let bias = &vectors.gate_up_bias;
+            if self.phases.settings.fusions.swiglu {
+                let then = Then::SwiGlu(wide);
+                self.phases
+                    .product(member, &job(layer.gate_up, rows, part, bias, then));
+            } else {
+                let then = Then::Store(buffers.gate_up.row(0), buffers.gate_up.stride());
+                self.phases
+                    .product(member, &job(layer.gate_up, rows, part, bias, then));
+                self.activate(member, wide, part.1);
+            }
+            let part_of_wide = (0, part.1);
+            self.add(
+                member,
+                layer.down,
+                wide.rows(),
+                part_of_wide,
+                &vectors.down_bias,
+                first,
+            );
+        }
+    }
+
+    /// SwiGLU as a pass of its own.
+    unsafe fn activate(&self, member: &Member, into: &RowBuffer, count: usize) {
+        let gate_up = &self.phases.buffers.gate_up;
+        self.phases.each_row(member, count, |row| {
+            let tile = Tile {
+                sums: gate_up.row(row),
+                stride: gate_up.stride(),
+                rows: 1,
+                columns: 2 * self.model.shape.intermediate,
+                bias: std::ptr::null(),
+            };
+            self.phases.settings.set.run(SwiGlu {
+                tile,
+                into,
+                row,
+                column: 0,
+            });
+        });
+    }
+
+    /// Adds a product to the residual stream from its row `to` on.
+    unsafe fn add(
+        &self,
+        member: &Member,
+        matrix: Matrix,
+        rows: Rows,
+        part: (usize, usize),
+        bias: &Option<Vec<f32>>,
+        to: usize,
+    ) {
+        let buffers = self.phases.buffers;
+        let (residual, stride) = (buffers.residual.row(to), buffers.residual.stride());
+        if self.phases.settings.fusions.residual {
+            let then = Then::Residual(residual, stride);
+            return self
+                .phases
+                .product(member, &job(matrix, rows, part, bias, then));
+        }
+        let then = Then::Store(buffers.projected.row(0), buffers.projected.stride());
+        self.phases
+            .product(member, &job(matrix, rows, part, bias, then));
+        self.phases.each_row(member, part.1, |row| {
+            let tile = Tile {
+                sums: buffers.projected.row(row),
+                stride: buffers.projected.stride(),
+                rows: 1,
+                columns: matrix.panels() * LANES,
+                bias: std::ptr::null(),
+            };
+            self.phases.settings.set.run(AddResidual {
+                tile,
+                residual: residual.add(row * stride),
+                stride,
+            });
+        });
+    }
+
+    /// Logits of as many sampled rows as there is room for, from the `done`-th on, and what becomes of them.
+    unsafe fn head(&self, member: &Member, done: usize) -> usize {
+        let buffers = self.phases.buffers;
+        let kept = self.kept.saturating_sub(done).min(buffers.logit_rows);
+        // Whoever keeps its logits waits for the next round when there is no room; the others follow the last of them.
+        let left = if done + kept < self.kept {
+            kept
+        } else {
+            self.sampled.len() - done
+        };
+        let count = left.min(buffers.head_rows);
+        let scratch = &self.phases.scratch[member.index()];
+        std::slice::from_raw_parts_mut(scratch.best(), count).fill(Best::new());
+        let source = Source {
+            chosen: Some(&self.sampled[done..done + count]),
+            count,
+            ..self.normed(
+                &buffers.residual,
+                &self.model.norm,
+                &self.model.weights.head,
+            )
+        };
+        let rows = self
+            .phases
+            .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
+        let vocabulary = self.phases.settings.vocabulary;
+        let job = Job {
+            panels: vocabulary.div_ceil(LANES),
+            ..job(
+                self.model.weights.head,
+                rows,
+                (0, count),
+                &None,
+                Then::Logits(vocabulary, kept, &buffers.logits),
+            )
+        };
+        self.phases.product(member, &job);
+        while let Some(row) = member.claim(count) {
+            self.take(member, done + row, (row, kept));
+        }
+        member.wait();
+        count
+    }
+
+    /// What becomes of sampled row `index`, row `row` of this round, of which `kept` have all their logits.
+    unsafe fn take(&self, member: &Member, index: usize, (row, kept): (usize, usize)) {
+        let vocabulary = self.phases.settings.vocabulary;
+        let logits = if row < kept {
+            self.phases.buffers.logits.row(row)
+        } else {
+            std::ptr::null_mut()
+        };
+        let place = self.order[index];
+        let (sampling, statuses, ids) = match self.wanted {
+            Wanted::Ids(sampling, statuses, ids) => (sampling, statuses, ids),
+            Wanted::Logits(out) => {
+                std::ptr::copy_nonoverlapping(logits, out.add(place * vocabulary), vocabulary);
+                return;
+            }
+        };
+        let (status, id): (Status, u32) = if row < kept {
+            let sampler = &mut *self.phases.scratch[member.index()].sampler();
+            let logits = std::slice::from_raw_parts_mut(logits, vocabulary);
+            sampler.sample(self.phases.settings.set, logits, &sampling[place])
+        } else {
+            let mut best = Best::new();
+            for other in self.phases.scratch {
+                best.merge(*other.best().add(row));
+            }
+            best.finish()
+        };
+        *statuses.add(place) = status as i32;
+        *ids.add(place) = id as i32;
+    }
+}
+
+/// A product with all panels of a matrix; part: first row and count.
+fn job<'a>(
+    matrix: Matrix<'a>,
+    rows: Rows<'a>,
+    (first, count): (usize, usize),
+    bias: &Option<Vec<f32>>,
+    then: Then<'a>,
+) -> Job<'a> {
+    Job {
+        matrix,
+        rows,
+        first,
+        count,
+        panels: matrix.panels(),
+        bias: bias.as_ref().map_or(std::ptr::null(), |bias| bias.as_ptr()),
+        then,
+    }
+}

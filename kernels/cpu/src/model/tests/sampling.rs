@@ -1,0 +1,98 @@
+//! From logits to ids, and back into the next step.
+
+use super::*;
+
+/// Greedy and random rows, penalties and biases: with and without the fused argmax, for any number of threads.
+fn outputs(settings: Settings) -> (Vec<i32>, Vec<i32>) {
+    let mut driver = Driver::new(&model(48, Format::F32, false, true), settings);
+    let ids = prompt(1, 40);
+    let mut plan = driver.plan(&[(1, &ids[..20]), (4, &ids[3..23])], 0);
+    for row in 0..40 {
+        if row % 3 == 0 {
+            plan.sampling.temperature[row] = 0.8;
+        }
+        if row % 7 == 1 {
+            plan.sampling.penalty_offset[row] = 0;
+            plan.sampling.repetition[row] = 1.7;
+        }
+        if row % 5 == 2 {
+            plan.sampling.bias_offset[row] = 4;
+        }
+    }
+    plan.sampling.side = vec![1, 1, 11, 12, 1, 13, 3.0_f32.to_bits()];
+    let output = driver.engine.run(&plan.input(), &|| ()).unwrap();
+    (output.status, output.ids)
+}
+
+#[test]
+fn sampled_ids_depend_on_no_fusion_and_no_thread() {
+    let wanted = outputs(settings());
+    assert!(wanted.0.iter().all(|status| *status == 0));
+    assert!(wanted.1.iter().all(|id| (0..90).contains(id)));
+    for (threads, fusions) in [(1, Fusions::NONE), (3, Fusions::ALL), (2, Fusions::NONE)] {
+        let found = outputs(Settings {
+            threads,
+            fusions,
+            ..settings()
+        });
+        assert_eq!(found, wanted);
+    }
+}
+
+#[test]
+fn more_sampled_rows_than_logits_are_kept_at_once() {
+    let settings = Settings {
+        max_tokens: 200,
+        max_model_len: 256,
+        max_running: 2,
+        threads: 2,
+        ..settings()
+    };
+    let model = model(48, Format::F32, false, true);
+    let ids = prompt(1, 150);
+    let mut driver = Driver::new(&model, settings);
+    let logits = driver.step(&[(1, &ids)], 0);
+    let mut driver = Driver::new(&model, settings);
+    let plan = driver.plan(&[(1, &ids)], 0);
+    let found = driver.engine.run(&plan.input(), &|| ()).unwrap();
+    for (row, id) in logits.iter().zip(&found.ids) {
+        let best = row.iter().copied().fold(f32::MIN, f32::max);
+        assert_eq!(
+            row.iter().position(|value| *value == best),
+            Some(*id as usize)
+        );
+    }
+}
+
+#[test]
+fn a_placeholder_is_the_id_that_its_row_sampled_last() {
+    let model = model(48, Format::Bf16, false, true);
+    let ids = prompt(1, 12);
+    let run = |placeholder: bool| {
+        let mut driver = Driver::new(&model, settings());
+        let mut plan = driver.plan(&[(3, &ids)], 0);
+        let mut found = Vec::new();
+        for _ in 0..10 {
+            let output = driver.engine.run(&plan.input(), &|| ()).unwrap();
+            let id = *output.ids.last().unwrap();
+            found.push(id);
+            plan = driver.plan(&[(3, &[if placeholder { -1 } else { id }])], 1);
+        }
+        driver.engine.reset();
+        found
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn progress_is_told_after_every_layer() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let mut driver = Driver::new(&model(48, Format::F32, false, true), settings());
+    let plan = driver.plan(&[(0, &[1, 2, 3])], 0);
+    let layers = AtomicUsize::new(0);
+    let count = || {
+        layers.fetch_add(1, Ordering::Relaxed);
+    };
+    driver.engine.run(&plan.input(), &count).unwrap();
+    assert_eq!(layers.into_inner(), 2);
+}
