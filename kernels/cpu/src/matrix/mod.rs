@@ -9,6 +9,10 @@ mod tests;
 
 use crate::simd::LANES;
 
+pub(crate) use quantized::{GROUP, Layout};
+#[cfg(test)]
+pub(crate) use quantized::{Group, group_at};
+
 /// How the numbers of a matrix are stored. Names and blocks of the `Q` formats are GGUF's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {

@@ -1,35 +1,64 @@
-//! Rows of signed bytes: per group of 32 a scale, and the sums of the codes of each half.
+//! Rows of signed bytes: each group of 32 columns with its scale and sums side by side.
+//!
+//! The scale is a group's largest magnitude ÷ 127, so that one outlier costs the precision of 31 neighbours only.
 
-use crate::simd::Isa;
+use crate::simd::{Isa, LANES};
 
-/// Bytes of a row: codes, scales (f32 per 32 columns), sums (i32 per 16 columns).
+/// 32 columns of a row.
+#[repr(C)]
+pub(crate) struct Int8Group {
+    /// −127..=127: the nearest integer to value ÷ scale, ties to even.
+    pub(crate) codes: [i8; 32],
+    /// What a code is multiplied with; NaN where a value of the group is not finite.
+    pub(crate) scale: f32,
+    /// Scale × sum of the codes.
+    pub(crate) sum: f32,
+    /// −Σ of the codes.
+    pub(crate) minus_sum: i32,
+    /// −Σ of the first 16 codes.
+    pub(crate) minus_first_sum: i32,
+}
+
+/// Below, the reciprocal of the scale would overflow: such a group counts as zero.
+const SMALLEST: f32 = 1e-36;
+
+/// Bytes of a row.
 pub(super) fn row_bytes(columns: usize) -> usize {
-    columns + columns / 32 * 4 + columns / 16 * 4
+    columns / 32 * size_of::<Int8Group>()
 }
 
-/// Where the parts of a row lie.
-#[allow(dead_code, reason = "products of integers read them")]
-#[derive(Clone, Copy)]
-pub(crate) struct Int8Row {
-    pub(crate) codes: *mut i8,
-    pub(crate) scales: *mut f32,
-    pub(crate) sums: *mut i32,
-}
-
-impl Int8Row {
-    /// The row of `columns` columns that begins at `line`.
-    #[inline(always)]
-    pub(crate) unsafe fn new(line: *mut u8, columns: usize) -> Self {
-        let scales = line.add(columns).cast::<f32>();
-        Self {
-            codes: line.cast(),
-            scales,
-            sums: scales.add(columns / 32).cast(),
-        }
-    }
-}
-
-/// Writes the 32 values of a group.
+/// Writes the 32 values of a group of the row that begins at `line`.
+///
+/// # Safety
+/// The group can be written and 32 values can be read.
 #[inline(always)]
-pub(super) unsafe fn put_group<I: Isa>(_isa: I, _row: Int8Row, _group: usize, _values: *const f32) {
+pub(super) unsafe fn put_group<I: Isa>(isa: I, line: *mut u8, group: usize, values: *const f32) {
+    let to = line.cast::<Int8Group>().add(group);
+    let (low, high) = (isa.load(values), isa.load(values.add(LANES)));
+    let finite = |value| !isa.any(isa.is_nan(isa.sub(value, value)));
+    let (scale, inverse) = if finite(low) && finite(high) {
+        let largest = isa.reduce_max(isa.max(isa.abs(low), isa.abs(high)));
+        if largest > SMALLEST {
+            (largest / 127.0, 127.0 / largest)
+        } else {
+            (0.0, 0.0)
+        }
+    } else {
+        (f32::NAN, f32::NAN)
+    };
+    let zero = isa.splat(0.0);
+    let inverse = isa.splat(inverse);
+    let invalid = isa.is_nan(inverse);
+    let round = |value| isa.to_int(isa.select(invalid, zero, isa.mul(value, inverse)));
+    let (low, high) = (round(low), round(high));
+    let codes = (&raw mut (*to).codes).cast::<i8>();
+    isa.store_i8(codes, low);
+    isa.store_i8(codes.add(LANES), high);
+    // Sums of so few bytes are exact in f32.
+    let first = isa.reduce_add(isa.to_float(low));
+    let sum = first + isa.reduce_add(isa.to_float(high));
+    (&raw mut (*to).scale).write(scale);
+    (&raw mut (*to).sum).write(scale * sum);
+    (&raw mut (*to).minus_sum).write(-sum as i32);
+    (&raw mut (*to).minus_first_sum).write(-first as i32);
 }

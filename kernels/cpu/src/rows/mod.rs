@@ -11,7 +11,7 @@ use crate::matrix::Form;
 use crate::memory::{HUGE_PAGE, Region};
 use crate::simd::{InstructionSet, Isa, Kernel, LANES};
 
-pub(crate) use int8::Int8Row;
+pub(crate) use int8::Int8Group;
 
 /// Columns that are written at once: a group of the [`Form::Int8`] form.
 pub const GROUP: usize = 32;
@@ -119,8 +119,7 @@ impl RowBuffer {
                 isa.store_bf16(to.add(LANES), isa.load(values.add(LANES)));
             }
             Form::Int8 => {
-                let columns = self.inputs.next_multiple_of(GROUP);
-                int8::put_group(isa, Int8Row::new(line, columns), column / GROUP, values);
+                int8::put_group(isa, line, column / GROUP, values);
             }
         }
     }

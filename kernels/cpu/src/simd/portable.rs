@@ -52,7 +52,7 @@ impl Isa for Portable {
     type M = [bool; LANES];
 
     const NAME: &'static str = "portable";
-    const REGISTERS: usize = 8;
+    const REGISTERS: usize = 1;
     const HAS_BF16_DOT: bool = false;
     const SMALL_LIMIT: usize = i32::MAX as usize;
 

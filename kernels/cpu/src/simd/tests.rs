@@ -35,6 +35,7 @@ impl Kernel for Everything<'_> {
     type Output = Results;
 
     #[inline(always)]
+    #[expect(clippy::too_many_lines, reason = "a list of all operations")]
     fn run<I: Isa>(self, isa: I) -> Results {
         let mut out = Results {
             exact: Vec::new(),
