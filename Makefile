@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
-.PHONY: help setup serve test parity bench soak clients gpu-check clean $(STAGES)
+.PHONY: help setup serve test parity bench bench-peers soak clients gpu-check clean $(STAGES)
 
 help:  ## List the targets
 	@echo "Usage: make TARGET [NAME=value ...]"
@@ -106,6 +106,10 @@ bench: setup  ## Measure the core's step and the service over loopback
 	cargo bench -p diptych-core --locked
 	$(BIN)/python bench/step.py --skip-criterion
 	$(BIN)/python bench/serve.py --scripted $(ARGS)
+
+bench-peers: setup  ## Measure Diptych against other engines on this CPU (installs them: GBs; half an hour)
+	@$(BIN)/diptych pull smollm2-135m >/dev/null
+	cd bench && $(BIN)/python -m peers $(ARGS)
 
 soak: setup  ## Watch memory over a thousand requests, then kill the worker twenty times under streams
 	$(BIN)/python bench/soak.py $(ARGS)

@@ -1,0 +1,93 @@
+"""One engine's turn: a quiet machine awaited, the engine started, warmed, loaded and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass
+
+import aiohttp
+
+from .client import Client
+from .engines import Engine, Launch, Place
+from .environments import PeerError, cache
+from .loads import LOADS, LoadError, Prompts, Setting
+from .machine import Usage, wait_until_quiet
+from .process import EngineProcess
+from .report import Visit
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The same for every engine and round."""
+
+    place: Place
+    loads: list[str]
+    word_ids: dict[str, int]
+    quick: bool
+    quiet_limit: float
+    patience: float
+
+
+async def visit(engine: Engine, conditions: Conditions, round_index: int) -> Visit:
+    """All loads; what fails is noted, and the rest goes on."""
+    result = Visit(waited=wait_until_quiet(conditions.quiet_limit, conditions.patience))
+    port = _free_port()
+    launch: Launch = engine.launch(conditions.place, port)
+    logs = cache() / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    # Every engine of a round gets the same prompts, every round other ones.
+    prompts = Prompts(conditions.word_ids, seed=round_index)
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=300)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        client = Client(f"http://127.0.0.1:{port}", session, engine.dialect(conditions.place))
+        setting = Setting(client, prompts, conditions.quick)
+        process = EngineProcess(launch.command, launch.variables, logs / f"{engine.name}.log")
+        try:
+            result.start_seconds = await process.ready(client, prompts.make(16))
+            await _warm(setting, engine)
+            for name in conditions.loads:
+                if name not in engine.spared:
+                    await _load(name, setting, process, result)
+        except (PeerError, LoadError) as error:
+            result.errors["start"] = str(error)
+            print(f"  {error}", flush=True)
+        finally:
+            process.stop()
+    return result
+
+
+async def _load(name: str, setting: Setting, process: EngineProcess, result: Visit) -> None:
+    before, own = Usage.now(), time.process_time() + process.cpu_seconds()
+    try:
+        figures = await LOADS[name].run(setting)
+    except LoadError as error:
+        result.errors[name] = str(error)
+        print(f"  {name}: {error}", flush=True)
+        return
+    after = Usage.now()
+    own = time.process_time() + process.cpu_seconds() - own
+    seconds = after.clock - before.clock
+    others = max(0.0, (after.busy + after.stolen - before.busy - before.stolen - own) / seconds)
+    result.others = max(result.others, others)
+    result.figures[name] = figures
+    told = ", ".join(f"{figure.name} {value:.1f} {figure.unit}" for figure, value in figures.items())
+    print(f"  {name}: {told} ({seconds:.0f} s, others {others:.2f} CPUs)", flush=True)
+
+
+async def _warm(setting: Setting, engine: Engine) -> None:
+    """A prompt of some length, and some streams at once where the engine has them."""
+    streams = 1 if "W2" in engine.spared else 8
+    prompts = [setting.prompts.make(300), *(setting.prompts.make(64) for _ in range(streams))]
+    first = await setting.client.complete(prompts[0], 8)
+    rest = await asyncio.gather(*[setting.client.complete(prompt, 16) for prompt in prompts[1:]])
+    error = next((sample.error for sample in (first, *rest) if sample.error), None)
+    if error:
+        raise LoadError(f"while warming: {error}")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
