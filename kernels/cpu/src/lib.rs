@@ -35,6 +35,7 @@ pub mod matrix;
 pub mod memory;
 pub mod model;
 mod norm;
+pub mod packed;
 pub mod pool;
 pub mod product;
 pub mod rope;

@@ -194,7 +194,7 @@ impl<'a> Source<'a> {
     }
 
     /// The numbers of one row, in f32.
-    fn decode(&self, row: usize, out: &mut [f32]) {
+    pub(crate) fn decode(&self, row: usize, out: &mut [f32]) {
         match self.encoding {
             Encoding::F32 | Encoding::Bf16 | Encoding::F16 => {
                 float::decode(self.encoding, self.row(row), out);
