@@ -1,6 +1,6 @@
 //! Plan data as a Python buffer, without a copy.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use pyo3::exceptions::PyBufferError;
@@ -8,38 +8,90 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use runtime::worker::Item;
 
-/// A one-dimensional view into a step's arenas, readable until the step is published.
+/// A one-dimensional array: a view into a step's arenas, readable until the step is published, or a result.
 ///
 /// A consumer that asks for a writable buffer gets one (`torch.frombuffer` asks, and warns when refused): a plan
 /// belongs to the worker that received it, and the host never reads it back. Everyone else gets a read-only one.
 #[pyclass(frozen, module = "diptych_core.worker")]
 pub(crate) struct Array {
-    view: runtime::worker::Array,
+    items: Items,
     shape: [ffi::Py_ssize_t; 1],
     strides: [ffi::Py_ssize_t; 1],
 }
 
-impl From<runtime::worker::Array> for Array {
-    fn from(array: runtime::worker::Array) -> Self {
-        let shape = [array.len() as ffi::Py_ssize_t];
-        let strides = [array.item().size() as ffi::Py_ssize_t];
+/// Where an array's items are.
+enum Items {
+    View(runtime::worker::Array),
+    I32(Vec<i32>),
+    F32(Vec<f32>),
+}
+
+impl Items {
+    fn len(&self) -> usize {
+        match self {
+            Self::View(view) => view.len(),
+            Self::I32(items) => items.len(),
+            Self::F32(items) => items.len(),
+        }
+    }
+
+    fn item(&self) -> Item {
+        match self {
+            Self::View(view) => view.item(),
+            Self::I32(_) => Item::I32,
+            Self::F32(_) => Item::F32,
+        }
+    }
+
+    /// Consumers may write a view of a plan; a result belongs to them as well.
+    fn address(&self) -> *mut c_void {
+        match self {
+            Self::View(view) => view.address().cast(),
+            Self::I32(items) => items.as_ptr().cast_mut().cast(),
+            Self::F32(items) => items.as_ptr().cast_mut().cast(),
+        }
+    }
+}
+
+impl From<Items> for Array {
+    fn from(items: Items) -> Self {
+        let shape = [items.len() as ffi::Py_ssize_t];
+        let strides = [items.item().size() as ffi::Py_ssize_t];
         Self {
-            view: array,
+            items,
             shape,
             strides,
         }
     }
 }
 
+impl From<runtime::worker::Array> for Array {
+    fn from(array: runtime::worker::Array) -> Self {
+        Items::View(array).into()
+    }
+}
+
+impl From<Vec<i32>> for Array {
+    fn from(items: Vec<i32>) -> Self {
+        Items::I32(items).into()
+    }
+}
+
+impl From<Vec<f32>> for Array {
+    fn from(items: Vec<f32>) -> Self {
+        Items::F32(items).into()
+    }
+}
+
 #[pymethods]
 impl Array {
     fn __len__(&self) -> usize {
-        self.view.len()
+        self.items.len()
     }
 
     #[getter]
     fn dtype(&self) -> &'static str {
-        match self.view.item() {
+        match self.items.item() {
             Item::I32 => "int32",
             Item::I64 => "int64",
             Item::U32 => "uint32",
@@ -48,7 +100,7 @@ impl Array {
     }
 
     fn __repr__(&self) -> String {
-        format!("Array({}[{}])", self.dtype(), self.view.len())
+        format!("Array({}[{}])", self.dtype(), self.items.len())
     }
 
     /// # Safety
@@ -64,7 +116,7 @@ impl Array {
         let array = slf.get();
         let asked = |flag: c_int| flags & flag == flag;
         let format = if asked(ffi::PyBUF_FORMAT) {
-            array.view.item().format().as_ptr().cast_mut()
+            array.items.item().format().as_ptr().cast_mut()
         } else {
             ptr::null_mut()
         };
@@ -80,7 +132,7 @@ impl Array {
             ptr::null_mut()
         };
         let mut filled = ffi::Py_buffer {
-            buf: array.view.address().cast(),
+            buf: array.items.address(),
             obj: ptr::null_mut(),
             len: array.shape[0] * array.strides[0],
             itemsize: array.strides[0],

@@ -2,6 +2,8 @@
 //!
 //! Each error enum has one base class; each class carries `kind`, stable and for programs, beside a message for people.
 
+use diptych_cpu::model::{ModelError as Model, PlanError as Plan};
+use diptych_cpu::packed::PackedError as Packed;
 use diptych_text::TextError as Text;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -9,6 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use runtime::EngineError as Engine;
 use runtime::worker::PortError as Port;
+
+use crate::kernels::{Mismatch, OptionsError as Options};
 
 create_exception!(
     diptych_core,
@@ -103,10 +107,47 @@ create_exception!(
     "The stop strings are empty, too many or too long."
 );
 
+create_exception!(
+    diptych_core.kernels,
+    KernelsError,
+    PyException,
+    "Base of every error of the native kernels; `kind` names it."
+);
+create_exception!(
+    diptych_core.kernels,
+    KernelOptionsError,
+    KernelsError,
+    "Options that cannot be read, or ask for what this build or machine lacks."
+);
+create_exception!(
+    diptych_core.kernels,
+    KernelMismatchError,
+    KernelsError,
+    "The kernels compute something else here than they should."
+);
+create_exception!(
+    diptych_core.kernels,
+    KernelModelError,
+    KernelsError,
+    "A model or settings that the kernels cannot run."
+);
+create_exception!(
+    diptych_core.kernels,
+    PackedWeightsError,
+    KernelsError,
+    "Weights that cannot be read or packed; `asks_for_packing` if making the file anew helps."
+);
+create_exception!(
+    diptych_core.kernels,
+    PlanError,
+    KernelsError,
+    "A step plan contradicts itself, the worker's sizes, or what this build supports."
+);
+
 /// Adds every class to the module, with the `kind` of an instance that has no closer one.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    let classes: [(&str, Bound<'_, PyType>); 15] = [
+    let classes: [(&str, Bound<'_, PyType>); 21] = [
         ("engine", py.get_type::<EngineError>()),
         ("options", py.get_type::<EngineOptionsError>()),
         ("start", py.get_type::<EngineStartError>()),
@@ -122,6 +163,12 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("tokenizer", py.get_type::<TokenizerError>()),
         ("template", py.get_type::<TemplateError>()),
         ("stop_string", py.get_type::<StopStringError>()),
+        ("kernels", py.get_type::<KernelsError>()),
+        ("options", py.get_type::<KernelOptionsError>()),
+        ("mismatch", py.get_type::<KernelMismatchError>()),
+        ("model", py.get_type::<KernelModelError>()),
+        ("packed", py.get_type::<PackedWeightsError>()),
+        ("plan", py.get_type::<PlanError>()),
     ];
     for (kind, class) in classes {
         class.setattr("kind", kind)?;
@@ -190,4 +237,32 @@ pub(crate) fn text(py: Python<'_>, error: &Text) -> PyErr {
     };
     let set = raised.value(py).setattr("kind", kind);
     set.err().unwrap_or(raised)
+}
+
+/// The Python exception for options of the kernels.
+pub(crate) fn options(error: &Options) -> PyErr {
+    KernelOptionsError::new_err(error.to_string())
+}
+
+/// The Python exception for kernels that compute something else than they should.
+pub(crate) fn mismatch(error: &Mismatch) -> PyErr {
+    KernelMismatchError::new_err(error.to_string())
+}
+
+/// The Python exception for a model that the kernels cannot run.
+pub(crate) fn model(error: &Model) -> PyErr {
+    KernelModelError::new_err(error.to_string())
+}
+
+/// The Python exception for weights that cannot be read or packed.
+pub(crate) fn packed(py: Python<'_>, error: &Packed) -> PyErr {
+    let raised = PackedWeightsError::new_err(error.to_string());
+    let again = error.asks_for_packing();
+    let set = raised.value(py).setattr("asks_for_packing", again);
+    set.err().unwrap_or(raised)
+}
+
+/// The Python exception for a bad plan.
+pub(crate) fn plan(error: &Plan) -> PyErr {
+    PlanError::new_err(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! `diptych_core._native`: the Python face of the runtime and of the text crate.
+//! `diptych_core._native`: the Python face of the runtime, the text crate and the CPU kernels.
 //!
 //! Each method parses, releases the GIL where the call may wait, and maps errors by the one table in [`errors`].
 
@@ -6,6 +6,7 @@ mod array;
 mod engine;
 mod errors;
 mod frame;
+mod kernels;
 mod text;
 mod worker;
 
@@ -43,5 +44,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(worker::run_scripted, module)?)?;
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<text::ChatTemplate>()?;
-    module.add_class::<text::TextStream>()
+    module.add_class::<text::TextStream>()?;
+    module.add_class::<kernels::Model>()?;
+    module.add_class::<kernels::Weights>()?;
+    module.add_function(wrap_pyfunction!(kernels::instruction_sets, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::attention, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::product, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::sample, module)?)
 }

@@ -13,6 +13,12 @@ use crate::errors;
 #[pyclass(frozen, module = "diptych_core.worker")]
 pub(crate) struct Port(runtime::worker::Port);
 
+impl Port {
+    pub(crate) fn inner(&self) -> &runtime::worker::Port {
+        &self.0
+    }
+}
+
 impl From<runtime::worker::Port> for Port {
     fn from(port: runtime::worker::Port) -> Self {
         Self(port)
@@ -72,6 +78,12 @@ impl Port {
 /// A planned step.
 #[pyclass(frozen, module = "diptych_core.worker")]
 pub(crate) struct Step(runtime::worker::Step);
+
+impl Step {
+    pub(crate) fn inner(&self) -> &runtime::worker::Step {
+        &self.0
+    }
+}
 
 #[pymethods]
 impl Step {
