@@ -240,8 +240,8 @@ impl Isa for Avx2 {
         dot_small(sum: Ints, a: Ints, b: Ints) -> Ints {
             _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b))
         }
-        widen(sum: Ints, small: Ints) -> Ints {
-            _mm256_add_epi32(sum, _mm256_madd_epi16(small, _mm256_set1_epi16(1)))
+        widen(start: Ints, small: Ints) -> Ints {
+            _mm256_add_epi32(start, _mm256_madd_epi16(small, _mm256_set1_epi16(1)))
         }
         greater(a: Floats, b: Floats) -> Floats { _mm256_cmp_ps::<_CMP_GT_OQ>(a, b) }
         is_nan(a: Floats) -> Floats { _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a) }
@@ -253,7 +253,7 @@ impl Isa for Avx2 {
 
     whole_operations! {
         splat(value: f32) -> Floats { [_mm256_set1_ps(value); 2] }
-        no_small() -> Ints { [_mm256_setzero_si256(); 2] }
+        small_start(_start: Ints) -> Ints { [_mm256_setzero_si256(); 2] }
         splat_pair(pair: u32) -> Ints { [_mm256_set1_epi32(pair as i32); 2] }
         splat_int(value: i32) -> Ints { [_mm256_set1_epi32(value); 2] }
         splat_bytes(four: u32) -> Ints { [_mm256_set1_epi32(four as i32); 2] }

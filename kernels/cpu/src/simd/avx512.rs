@@ -142,9 +142,9 @@ impl Isa for Avx512 {
         offset_bytes(bytes: __m512i) -> __m512i { bytes }
         offset_start(minus_sum: __m512i) -> __m512i { _mm512_slli_epi32::<7>(minus_sum) }
         dot_offset(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
-        no_small() -> __m512i { _mm512_setzero_si512() }
+        small_start(start: __m512i) -> __m512i { start }
         dot_small(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
-        widen(sum: __m512i, small: __m512i) -> __m512i { _mm512_add_epi32(sum, small) }
+        widen(_start: __m512i, small: __m512i) -> __m512i { small }
         first(count: usize) -> __mmask16 { ((1_u32 << count.min(16)) - 1) as __mmask16 }
         greater(a: __m512, b: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) }
         is_nan(a: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a) }

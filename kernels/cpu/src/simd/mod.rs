@@ -198,13 +198,13 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// sum + the products of each lane's four bytes of `a`, less 128, and signed bytes of `b`, none of them −128. Exact
     /// once every `b` that [`Isa::offset_start`] counted has been met.
     fn dot_offset(self, sum: Self::I, a: Self::O, b: Self::B) -> Self::I;
-    /// A sum of nothing.
-    fn no_small(self) -> Self::S;
+    /// Where a sum of [`Isa::dot_small`] begins that [`Isa::widen`] will add to `start`.
+    fn small_start(self, start: Self::I) -> Self::S;
     /// sum + the products of each lane's four unsigned bytes of `a` and signed bytes of `b`, for small `a`: twice the
     /// largest `a` × 127, added up over the calls, stays within [`Isa::SMALL_LIMIT`]. No `b` is −128.
     fn dot_small(self, sum: Self::S, a: Self::B, b: Self::B) -> Self::S;
-    /// sum + small.
-    fn widen(self, sum: Self::I, small: Self::S) -> Self::I;
+    /// `start` + the products added to `small`, which began with this `start`.
+    fn widen(self, start: Self::I, small: Self::S) -> Self::I;
 
     /// The first `count` lanes.
     fn first(self, count: usize) -> Self::M;

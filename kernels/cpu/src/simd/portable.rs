@@ -273,16 +273,16 @@ impl Isa for Portable {
         self.dot_bytes(sum, a, b)
     }
     #[inline(always)]
-    fn no_small(self) -> Ints {
-        [0; LANES]
+    fn small_start(self, start: Ints) -> Ints {
+        start
     }
     #[inline(always)]
     fn dot_small(self, sum: Ints, a: [u32; LANES], b: [u32; LANES]) -> Ints {
         self.dot_bytes(sum, a, b)
     }
     #[inline(always)]
-    fn widen(self, sum: Ints, small: Ints) -> Ints {
-        self.add_int(sum, small)
+    fn widen(self, _start: Ints, small: Ints) -> Ints {
+        small
     }
 
     #[inline(always)]

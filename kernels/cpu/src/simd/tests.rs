@@ -169,7 +169,7 @@ fn small_sum<I: Isa>(isa: I, a: &[u32; 16], b: &[u32; 16]) -> I::I {
     let mut sum = isa.splat_int(0);
     for (mask, times) in [(0x0f0f_0f0f, 8), (0x1f1f_1f1f, 4), (0x3f3f_3f3f, 2)] {
         let a = a.map(|four| four & mask);
-        let mut small = isa.no_small();
+        let mut small = isa.small_start(sum);
         for _ in 0..times {
             small = unsafe {
                 isa.dot_small(

@@ -149,14 +149,14 @@ scaled!(Q8_0, Codes::Offset, {});
 scaled!(Q4_0, Codes::Small { greatest: 15 }, {
     #[inline(always)]
     fn start<I: Isa>(isa: I, activations: &Int8Group, _part: usize) -> I::I {
-        isa.shift_left::<3>(isa.splat_int(activations.minus_sum))
+        isa.splat_int(activations.minus_sum << 3)
     }
 });
 
 scaled!(Q5_0, Codes::Small { greatest: 31 }, {
     #[inline(always)]
     fn start<I: Isa>(isa: I, activations: &Int8Group, _part: usize) -> I::I {
-        isa.shift_left::<4>(isa.splat_int(activations.minus_sum))
+        isa.splat_int(activations.minus_sum << 4)
     }
     #[inline(always)]
     unsafe fn codes<I: Isa>(isa: I, from: *const u8, pair: usize) -> [I::B; 2] {
@@ -249,7 +249,7 @@ impl Blocks for Q6K {
         } else {
             activations.minus_sum - first
         };
-        isa.shift_left::<5>(isa.splat_int(sum))
+        isa.splat_int(sum << 5)
     }
     #[inline(always)]
     unsafe fn codes<I: Isa>(isa: I, from: *const u8, pair: usize) -> [I::B; 2] {

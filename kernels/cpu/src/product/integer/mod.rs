@@ -166,20 +166,6 @@ unsafe fn rows<I: Isa, B: Blocks>(isa: I, task: &Task) {
     }
 }
 
-/// One of something for each panel.
-#[inline(always)]
-unsafe fn each<T: Copy, const PANELS: usize>(
-    weights: *const u8,
-    panel_bytes: usize,
-    read: impl Fn(*const u8) -> T,
-) -> [T; PANELS] {
-    let mut all = [read(weights); PANELS];
-    for panel in 1..PANELS {
-        all[panel] = read(weights.wrapping_add(panel * panel_bytes));
-    }
-    all
-}
-
 /// The sums of some rows and panels.
 type Sums<I, const ROWS: usize, const PANELS: usize> = [[<I as Isa>::F; PANELS]; ROWS];
 
@@ -199,9 +185,12 @@ unsafe fn tile<I: Isa, B: Blocks, const ROWS: usize, const PANELS: usize>(
         index: 0,
     };
     for unit in 0..task.groups.div_ceil(layout.unit) {
-        let headers = each::<_, PANELS>(place.weights, task.panel_bytes, |header| {
-            B::header(isa, header)
-        });
+        // Closures would be compiled without the instruction set where they are not inlined.
+        let mut headers = [B::header(isa, place.weights); PANELS];
+        for panel in 1..PANELS {
+            let unit = place.weights.wrapping_add(panel * task.panel_bytes);
+            headers[panel] = B::header(isa, unit);
+        }
         let heads = task.weights.wrapping_add(unit * layout.head_unit);
         place.weights = place.weights.wrapping_add(layout.header);
         place.index = 0;
@@ -313,9 +302,11 @@ impl Place {
         }
         for quad in 0..8 {
             let from = self.weights.wrapping_add(quad * 64);
-            let weights = each::<_, PANELS>(from, self.panel_bytes, |from| {
-                isa.offset_bytes(isa.load_bytes(from))
-            });
+            let mut weights = [isa.offset_bytes(isa.load_bytes(from)); PANELS];
+            for panel in 1..PANELS {
+                let from = from.wrapping_add(panel * self.panel_bytes);
+                weights[panel] = isa.offset_bytes(isa.load_bytes(from));
+            }
             for row in 0..ROWS {
                 let activations = self.quad(isa, row, quad);
                 for panel in 0..PANELS {
@@ -341,7 +332,12 @@ impl Place {
         let pairs = 4 / B::PARTS;
         let step = (B::CODES.quads(I::SMALL_LIMIT) / 2).min(pairs);
         for first in (part * pairs..(part + 1) * pairs).step_by(step) {
-            let mut small = [[isa.no_small(); PANELS]; ROWS];
+            let mut small = [[isa.small_start(dots[0][0]); PANELS]; ROWS];
+            for row in 0..ROWS {
+                for panel in 0..PANELS {
+                    small[row][panel] = isa.small_start(dots[row][panel]);
+                }
+            }
             for pair in first..first + step {
                 self.add_small::<I, B, ROWS, PANELS>(isa, pair, &mut small);
             }
@@ -362,9 +358,11 @@ impl Place {
         pair: usize,
         small: &mut [[I::S; PANELS]; ROWS],
     ) {
-        let weights = each::<_, PANELS>(self.weights, self.panel_bytes, |from| {
-            B::codes(isa, from, pair)
-        });
+        let mut weights = [B::codes(isa, self.weights, pair); PANELS];
+        for panel in 1..PANELS {
+            let from = self.weights.wrapping_add(panel * self.panel_bytes);
+            weights[panel] = B::codes(isa, from, pair);
+        }
         for half in 0..2 {
             for row in 0..ROWS {
                 let activations = self.quad(isa, row, 2 * pair + half);
