@@ -13,13 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from diptych.worker import native, reference
 from diptych.worker.init import WorkerInit
+from diptych.worker.native import NativeWorker
+from diptych.worker.plan import Sizes
+from diptych.worker.reference import ReferenceWorker
 from diptych.worker.runner import ModelRunner, StepResult
 from diptych.worker.startup import start
 from diptych.worker.synthetic_step import SyntheticStep
 
 VOCABULARY = 96
 BLOCK = 4
+KERNELS = ("reference", "native")
 
 
 def write_random_llama(folder: Path, seed: int = 0, architecture: str = "Llama", **changes: Any) -> Any:
@@ -92,11 +97,89 @@ def worker_init(folder: Path, **changes: Any) -> WorkerInit:
     return WorkerInit(options=options, **fields)
 
 
+class NativeRunner:
+    """The native worker with the face of a `ModelRunner`, as far as tests look."""
+
+    def __init__(self, init: WorkerInit, instruction_set: str | None = None) -> None:
+        started = native.start(init, instruction_set)
+        assert isinstance(started.worker, NativeWorker)
+        self.worker, self.model = started.worker, started.worker.model
+        self.sizes = Sizes(
+            num_blocks=started.hello["num_blocks"],
+            block_size=init.block_size,
+            max_running=init.max_running,
+            max_model_len=init.max_model_len,
+            max_tokens=init.max_step_tokens,
+            vocabulary=init.vocabulary,
+        )
+
+    def run(self, step: Any) -> StepResult:
+        status, ids = self.worker.run(step, None)
+        return StepResult(_tensor(status, torch.int32), _tensor(ids, torch.int32))
+
+    def logits(self, step: Any) -> torch.Tensor:
+        return _tensor(self.model.logits(step), torch.float32).view(-1, self.sizes.vocabulary)
+
+
+def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer(array, dtype=dtype).clone() if len(array) else torch.empty(0, dtype=dtype)
+
+
+AnyRunner = ModelRunner | NativeRunner
+
+
 def start_runner(folder: Path, **changes: Any) -> ModelRunner:
     """A runner whose whole KV pool is NaN: whatever reads an unwritten slot shows it."""
     runner = start(worker_init(folder, **changes)).runner
-    runner.executors.pool.storage.fill_(torch.nan)
+    poison(runner)
     return runner
+
+
+def start_native(folder: Path, instruction_set: str | None = None, **changes: Any) -> NativeRunner:
+    """The native kernels likewise."""
+    runner = NativeRunner(worker_init(folder, kernels="native", **changes), instruction_set)
+    poison(runner)
+    return runner
+
+
+def start_either(kernels: str, folder: Path, **changes: Any) -> AnyRunner:
+    """A runner on these kernels."""
+    return start_native(folder, **changes) if kernels == "native" else start_runner(folder, **changes)
+
+
+def poison(runner: AnyRunner) -> None:
+    """Makes every number of the KV cache NaN."""
+    if isinstance(runner, NativeRunner):
+        runner.model.fill_cache(255)
+    else:
+        runner.executors.pool.storage.fill_(torch.nan)
+
+
+def step_counts(runner: AnyRunner) -> dict[str, int]:
+    """Steps run, by kind."""
+    worker = runner.worker if isinstance(runner, NativeRunner) else ReferenceWorker(runner)
+    return dict(worker.stats()["steps"])
+
+
+def step_logits(runner: AnyRunner, step: Any) -> torch.Tensor:
+    """Logits [S, vocabulary] of a step's sampling rows."""
+    if isinstance(runner, NativeRunner):
+        return runner.logits(step)
+    kept: list[torch.Tensor] = []
+    model = runner.executors.model
+    original = model.logits
+    model.logits = lambda residual, tokens: kept.append(original(residual, tokens).clone()) or kept[-1]  # type: ignore
+    try:
+        runner.run(step)
+    finally:
+        model.logits = original  # type: ignore[method-assign]
+    return torch.cat(kept)
+
+
+def start_worker(kernels: str, folder: Path, **changes: Any) -> Any:
+    """What the loop starts."""
+    module = native if kernels == "native" else reference
+    return module.start(worker_init(folder, kernels=kernels, **changes))
 
 
 @dataclass
@@ -117,7 +200,7 @@ class Request:
 class Schedule:
     """Builds steps for a runner and takes their results."""
 
-    def __init__(self, runner: ModelRunner, seed: int = 0) -> None:
+    def __init__(self, runner: AnyRunner, seed: int = 0) -> None:
         self.runner = runner
         self.size = runner.sizes.block_size
         self.free = list(range(1, runner.sizes.num_blocks))

@@ -4,7 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from worker_rig import BLOCK, VOCABULARY, Schedule, greedy_oracle, start_runner, write_random_llama
+from worker_rig import (
+    BLOCK,
+    KERNELS,
+    VOCABULARY,
+    Schedule,
+    greedy_oracle,
+    poison,
+    start_either,
+    step_counts,
+    step_logits,
+    write_random_llama,
+)
 
 EDGES = (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 2, 5 * BLOCK)
 OUTPUT = 3 * BLOCK
@@ -24,9 +35,14 @@ def llama(tmp_path_factory):
     return folder, model, expected
 
 
+@pytest.fixture(scope="module", params=KERNELS)
+def kernels(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def runner(llama):
-    return start_runner(llama[0])
+def runner(llama, kernels):
+    return start_either(kernels, llama[0])
 
 
 @pytest.fixture(autouse=True)
@@ -38,29 +54,30 @@ def inference():
 @pytest.mark.parametrize("index", range(len(EDGES)), ids=[f"prompt_{length}" for length in EDGES])
 @pytest.mark.parametrize("chunk", [1, 3, BLOCK, 64])
 def test_each_prompt_alone_equals_transformers_over_block_edges_and_chunks(llama, runner, index, chunk):
-    runner.executors.pool.storage.fill_(torch.nan)
+    poison(runner)
     got = Schedule(runner, seed=index).generate([prompts()[index]], OUTPUT, chunk)
     assert got == [llama[2][index]]
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 256])
 def test_prompts_together_in_mixed_steps_equal_transformers(llama, runner, chunk):
-    runner.executors.pool.storage.fill_(torch.nan)
-    before = dict(runner.executors.steps)
+    poison(runner)
+    before = step_counts(runner)
     assert Schedule(runner, seed=chunk).generate(prompts(), OUTPUT, chunk) == llama[2]
-    assert runner.executors.steps["decode"] > before["decode"]
+    after = step_counts(runner)
+    assert after["decode"] > before["decode"]
     if chunk < 256:
-        assert runner.executors.steps["mixed"] > before["mixed"]
+        assert after["mixed"] > before["mixed"]
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 8, 64, 256])
-def test_block_sizes_do_not_change_ids(llama, block_size):
-    runner = start_runner(llama[0], block_size=block_size, kv_cache_bytes=4 << 20)
+def test_block_sizes_do_not_change_ids(llama, kernels, block_size):
+    runner = start_either(kernels, llama[0], block_size=block_size, kv_cache_bytes=4 << 20)
     assert Schedule(runner).generate(prompts(), OUTPUT, 7) == llama[2]
 
 
 def test_a_preempted_request_computed_anew_gives_the_same_ids(llama, runner):
-    runner.executors.pool.storage.fill_(torch.nan)
+    poison(runner)
     schedule = Schedule(runner)
     request = schedule.add(3, prompts()[5])
     schedule.run([], [(request, len(request.tokens))])
@@ -77,9 +94,9 @@ def test_a_preempted_request_computed_anew_gives_the_same_ids(llama, runner):
     assert request.output == llama[2][5]
 
 
-def test_long_sequences_cross_attention_tiles(llama):
+def test_long_sequences_cross_attention_tiles(llama, kernels):
     lengths = (255, 256, 257, 300)
-    runner = start_runner(llama[0], max_model_len=400, max_batched_tokens=300, kv_cache_bytes=2 << 20)
+    runner = start_either(kernels, llama[0], max_model_len=400, max_batched_tokens=300, kv_cache_bytes=2 << 20)
     expected = [greedy_oracle(llama[1], prompt, 6) for prompt in prompts(lengths)]
     for chunk in (100, 250):
         assert Schedule(runner).generate(prompts(lengths), 6, chunk) == expected
@@ -97,19 +114,11 @@ def test_logits_do_not_depend_on_neighbours(llama, runner):
 
 
 def logits_of(runner, batch):
-    runner.executors.pool.storage.fill_(torch.nan)
+    poison(runner)
     schedule = Schedule(runner)
     requests = [schedule.add(row, prompt) for row, prompt in enumerate(batch)]
     step = schedule.step([], [(request, len(request.tokens)) for request in requests])
-    kept = []
-    model = runner.executors.model
-    original = model.logits
-    model.logits = lambda residual, tokens: kept.append(original(residual, tokens).clone()) or kept[-1]
-    try:
-        runner.run(step)
-    finally:
-        model.logits = original
-    return kept[0]
+    return step_logits(runner, step)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +147,7 @@ def logits_of(runner, batch):
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
-def test_variants_of_the_family_equal_transformers(tmp_path: Path, architecture, changes):
+def test_variants_of_the_family_equal_transformers(tmp_path: Path, kernels, architecture, changes):
     model = write_random_llama(tmp_path, seed=3, architecture=architecture, **changes)
     expected = [greedy_oracle(model, prompt, OUTPUT) for prompt in prompts()]
-    assert Schedule(start_runner(tmp_path)).generate(prompts(), OUTPUT, 9) == expected
+    assert Schedule(start_either(kernels, tmp_path)).generate(prompts(), OUTPUT, 9) == expected

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from worker_rig import BLOCK, VOCABULARY, Schedule, start_runner, write_random_llama
+from safetensors.torch import load_file, save_file
+from worker_rig import BLOCK, KERNELS, VOCABULARY, Schedule, poison, start_either, step_counts, write_random_llama
 
 from diptych.worker.plan import PLACEHOLDER, PlanError, Sizes
 from diptych.worker.step import RowState
@@ -12,11 +13,11 @@ from diptych.worker.synthetic_step import SyntheticStep
 SIZES = Sizes(num_blocks=50, block_size=4, max_running=3, max_model_len=22, max_tokens=16, vocabulary=10)
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
+@pytest.fixture(scope="module", params=KERNELS)
+def runner(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
     write_random_llama(folder)
-    return start_runner(folder)
+    return start_either(request.param, folder)
 
 
 @pytest.fixture(autouse=True)
@@ -81,24 +82,25 @@ def test_a_value_out_of_range_raises_before_any_kernel(runner, name, value):
     step = schedule.step([], [(schedule.add(0, range(5)), 5)])
     step.arrays[name] = step.arrays[name].copy()
     step.arrays[name][-1] = value
-    before = dict(runner.executors.steps)
+    before = step_counts(runner)
     with pytest.raises(
         PlanError, match=rf"{name} from .* to .* in a plan: allowed 0|{name} from .* allowed -1|{name} from"
     ):
         runner.run(step)
-    assert runner.executors.steps == before
+    assert step_counts(runner) == before
 
 
 def test_a_placeholder_is_the_last_sampled_id_of_its_row(runner):
-    schedule = Schedule(runner)
-    request = schedule.add(2, range(7))
-    schedule.run([], [(request, 7)])
-    wanted, step = request.tokens[-1], schedule.step([request], [])
-    assert runner.state.last_ids[2] == wanted
-    real = runner.run(step)
-    runner.state.last_ids[2] = wanted
-    step.arrays["token_ids"] = np.array([PLACEHOLDER], dtype=np.int32)
-    assert torch.equal(runner.run(step).ids, real.ids)
+    def second_token(placeholder):
+        schedule = Schedule(runner)
+        request = schedule.add(2, range(7))
+        schedule.run([], [(request, 7)])
+        step = schedule.step([request], [])
+        if placeholder:
+            step.arrays["token_ids"] = np.array([PLACEHOLDER], dtype=np.int32)
+        return runner.run(step).ids.tolist()
+
+    assert second_token(placeholder=True) == second_token(placeholder=False)
 
 
 def test_a_placeholder_in_a_prefill_row_is_refused(runner):
@@ -123,7 +125,7 @@ def test_fields_that_are_not_built_are_refused_by_name(runner):
 def test_more_tokens_than_planned_for_are_refused(runner):
     step = SyntheticStep([(0, 0, [1] * 100), (1, 0, [1] * 100), (2, 0, [1] * 100)], 0, sampled=False)
     step.arrays["slots"] = np.zeros(300, dtype=np.int64)
-    with pytest.raises(PlanError, match="a step of 300 tokens: this worker takes 1 to 256"):
+    with pytest.raises(PlanError, match=r"a step of 300 tokens: .*1 to 256"):
         runner.run(step)
 
 
@@ -153,27 +155,37 @@ def test_penalties_do_not_depend_on_what_was_computed_this_time(runner, chunk):
     assert plain != wanted
 
 
-def test_ids_past_the_tokenizer_are_never_sampled(tmp_path):
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_ids_past_the_tokenizer_are_never_sampled(tmp_path, kernels):
     """A vocabulary padded in the checkpoint: the padding's logits are the largest, and are not looked at."""
     write_random_llama(tmp_path)
-    runner = start_runner(tmp_path, vocabulary=90)
-    runner.executors.model.weights.head[90:] = 100 * runner.executors.model.weights.head[90:].sign()
-    [output] = Schedule(runner).generate([list(range(6))], 20, 16)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["lm_head.weight"][90:] = 100 * tensors["lm_head.weight"][90:].sign()
+    save_file(tensors, tmp_path / "model.safetensors")
+    [output] = Schedule(start_either(kernels, tmp_path, vocabulary=90)).generate([list(range(6))], 20, 16)
     assert max(output) < 90
 
 
 def test_a_row_of_nan_fails_alone(runner):
     schedule = Schedule(runner)
     requests = [schedule.add(row, range(row, row + 6)) for row in range(4)]
-    wanted = runner.run(schedule.step([], [(request, 6) for request in requests]))
+
+    def prefill(some):
+        for request in some:
+            request.computed = 0
+        result = runner.run(schedule.step([], [(request, 6) for request in some]))
+        for request in some:
+            request.computed = 6
+        return result
+
+    wanted = prefill(requests)
     for request in requests:
-        request.computed = 6
         request.tokens.append(1)
     clean = runner.run(schedule.step(requests, []))
-    pool = runner.executors.pool
-    pool.storage[:, :, :, requests[1].blocks[0]] = torch.nan
+    poison(runner)
+    others = [0, 2, 3]
+    prefill([requests[row] for row in others])
     broken = runner.run(schedule.step(requests, []))
     assert wanted.status.tolist() == clean.status.tolist() == [0, 0, 0, 0]
     assert broken.status.tolist() == [0, 1, 0, 0]
-    others = [0, 2, 3]
     assert broken.ids[others].tolist() == clean.ids[others].tolist()

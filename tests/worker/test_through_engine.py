@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from tiny_folder import write_folder
-from worker_rig import greedy_oracle, write_random_llama
+from worker_rig import KERNELS, greedy_oracle, write_random_llama
 
 from diptych import AsyncEngine, EngineConfig, SamplingParams
 
@@ -36,6 +36,11 @@ def case(tmp_path_factory):
     return Case(str(folder), prompts, [greedy_oracle(model, prompt, TOKENS) for prompt in prompts])
 
 
+@pytest.fixture(params=KERNELS)
+def kernels(request):
+    return request.param
+
+
 async def generate_all(engine, prompts, **changes):
     params = SamplingParams(**{"temperature": 0.0, "max_tokens": TOKENS, "ignore_eos": True, **changes})
 
@@ -56,9 +61,9 @@ def config(case, **changes):
 
 @pytest.mark.parametrize("chunk", [1, 5, None])
 @pytest.mark.parametrize("prefix_cache", [False, True])
-async def test_greedy_ids_equal_transformers_through_an_inline_engine(case, chunk, prefix_cache):
+async def test_greedy_ids_equal_transformers_through_an_inline_engine(case, kernels, chunk, prefix_cache):
     async with AsyncEngine(
-        config(case, worker="inline", max_prefill_tokens=chunk, prefix_cache=prefix_cache)
+        config(case, kernels=kernels, worker="inline", max_prefill_tokens=chunk, prefix_cache=prefix_cache)
     ) as engine:
         for round_number in range(2):
             results = await generate_all(engine, case.prompts)
@@ -69,28 +74,30 @@ async def test_greedy_ids_equal_transformers_through_an_inline_engine(case, chun
                 assert [cached for _, cached in results] == wanted
 
 
-async def test_preempted_requests_give_the_same_ids(case):
+async def test_preempted_requests_give_the_same_ids(case, kernels):
     # Room for one request of full length, and two blocks.
     blocks = 1 + 64 // BLOCK + 2
     bytes_per_block = 2 * 2 * BLOCK * 2 * 8 * 4
     changes = {"worker": "inline", "kv_cache_bytes": blocks * bytes_per_block, "prefix_cache": False}
-    async with AsyncEngine(config(case, **changes)) as engine:
+    async with AsyncEngine(config(case, kernels=kernels, **changes)) as engine:
         results = await generate_all(engine, case.prompts * 2)
         assert [ids for ids, _ in results] == case.expected * 2
         assert engine.stats().preemptions > 0
 
 
-async def test_penalties_and_seeds_do_not_depend_on_schedule_or_cache(case):
+async def test_penalties_and_seeds_do_not_depend_on_schedule_or_cache(case, kernels):
     changes = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.3, "presence_penalty": 0.5, "top_p": 0.9}
     seen = []
     for chunk, cache in ((None, False), (3, True)):
-        async with AsyncEngine(config(case, worker="inline", max_prefill_tokens=chunk, prefix_cache=cache)) as engine:
+        async with AsyncEngine(
+            config(case, kernels=kernels, worker="inline", max_prefill_tokens=chunk, prefix_cache=cache)
+        ) as engine:
             seen += [[ids for ids, _ in await generate_all(engine, case.prompts, **changes)] for _ in range(2)]
     assert seen[0] == seen[1] == seen[2] == seen[3]
     assert seen[0] != case.expected
 
 
 @pytest.mark.slow
-async def test_a_worker_process_gives_the_same_ids(case):
-    async with AsyncEngine(config(case, worker="process", max_prefill_tokens=7)) as engine:
+async def test_a_worker_process_gives_the_same_ids(case, kernels):
+    async with AsyncEngine(config(case, kernels=kernels, worker="process", max_prefill_tokens=7)) as engine:
         assert [ids for ids, _ in await generate_all(engine, case.prompts)] == case.expected

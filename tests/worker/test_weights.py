@@ -5,7 +5,16 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from worker_rig import VOCABULARY, Schedule, start_runner, worker_init, write_random_llama
+from worker_rig import (
+    KERNELS,
+    VOCABULARY,
+    Schedule,
+    start_either,
+    start_runner,
+    start_worker,
+    worker_init,
+    write_random_llama,
+)
 
 from diptych.models.config import UnsupportedModelError
 from diptych.models.registry import read_config
@@ -22,6 +31,9 @@ def folder(tmp_path):
     return tmp_path
 
 
+either_kernels = pytest.mark.parametrize("kernels", KERNELS)
+
+
 def rewrite(folder, change):
     file = folder / "model.safetensors"
     tensors = load_file(file)
@@ -29,50 +41,57 @@ def rewrite(folder, change):
     save_file(tensors, file)
 
 
-def test_a_missing_tensor_is_named(folder):
+@either_kernels
+def test_a_missing_tensor_is_named(folder, kernels):
     rewrite(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
     with pytest.raises(WeightsError, match=r"missing model\.layers\.1\.mlp\.up_proj\.weight \[80, 48\]"):
-        start(worker_init(folder))
+        start_worker(kernels, folder)
 
 
-def test_an_unexpected_tensor_is_named(folder):
+@either_kernels
+def test_an_unexpected_tensor_is_named(folder, kernels):
     rewrite(folder, lambda tensors: tensors.update({"model.layers.2.extra": torch.ones(2, 3)}))
     with pytest.raises(WeightsError, match=r"unexpected model\.layers\.2\.extra \[2, 3\]"):
-        start(worker_init(folder))
+        start_worker(kernels, folder)
 
 
-def test_another_shape_is_named_beside_the_expected_one(folder):
+@either_kernels
+def test_another_shape_is_named_beside_the_expected_one(folder, kernels):
     rewrite(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(40)}))
     with pytest.raises(WeightsError, match=r"model\.norm\.weight has shape \[40\], the configuration asks for \[48\]"):
-        start(worker_init(folder))
+        start_worker(kernels, folder)
 
 
-def test_all_problems_come_in_one_message(folder):
+@either_kernels
+def test_all_problems_come_in_one_message(folder, kernels):
     rewrite(folder, lambda tensors: [tensors.pop("model.norm.weight"), tensors.update({"surplus": torch.ones(1)})])
     with pytest.raises(WeightsError, match=r"missing model\.norm\.weight .*unexpected surplus"):
-        start(worker_init(folder))
+        start_worker(kernels, folder)
 
 
-def test_leftover_rotary_buffers_are_tolerated(folder):
+@either_kernels
+def test_leftover_rotary_buffers_are_tolerated(folder, kernels):
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     rewrite(folder, lambda tensors: tensors.update({name: torch.ones(4)}))
-    start(worker_init(folder))
+    start_worker(kernels, folder)
 
 
+@either_kernels
 @pytest.mark.parametrize("content", [None, b"", b"not safetensors at all, but long enough for a header"])
-def test_no_or_broken_files_are_named(folder, content):
+def test_no_or_broken_files_are_named(folder, kernels, content):
     file = folder / "model.safetensors"
     file.unlink()
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(WeightsError, match=r"model\.safetensors"):
-        start(worker_init(folder))
+        start_worker(kernels, folder)
 
 
-def test_shards_give_the_same_ids_as_one_file(folder):
+@either_kernels
+def test_shards_give_the_same_ids_as_one_file(folder, kernels):
     prompt = list(range(9))
     with torch.inference_mode():
-        whole = Schedule(start_runner(folder)).generate([prompt], 8, 4)
+        whole = Schedule(start_either(kernels, folder)).generate([prompt], 8, 4)
         tensors = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()
         names = sorted(tensors)
@@ -81,10 +100,10 @@ def test_shards_give_the_same_ids_as_one_file(folder):
             save_file({name: tensors[name] for name in part}, folder / file)
         index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-        assert Schedule(start_runner(folder)).generate([prompt], 8, 4) == whole
+        assert Schedule(start_either(kernels, folder)).generate([prompt], 8, 4) == whole
     (folder / "model-2.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"model-2\.safetensors not found"):
-        start(worker_init(folder))
+        start_worker(kernels, folder)
 
 
 def test_one_file_twice_holding_a_tensor_is_refused(folder):

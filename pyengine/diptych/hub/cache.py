@@ -12,13 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from diptych.cache_folder import cache_root
+
 MANIFEST = "diptych.json"
-
-
-def cache_root() -> Path:
-    """`$XDG_CACHE_HOME/diptych`; a relative or missing XDG_CACHE_HOME means `~/.cache`, as its specification says."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "diptych"
 
 
 @contextlib.contextmanager

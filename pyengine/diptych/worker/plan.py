@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from diptych_core.kernels import PlanError as PlanError
+
 # Token id of a decode row whose last sampled id is meant.
 PLACEHOLDER = -1
-
-
-class PlanError(ValueError):
-    """A step plan contradicts itself, the worker's sizes, or what this build supports."""
 
 
 class StepView(Protocol):

@@ -1,6 +1,6 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Literal, final
+from typing import Literal, Protocol, final
 
 from typing_extensions import Buffer
 
@@ -21,6 +21,13 @@ __all__ = [
     "Frame",
     "FrameQueue",
     "InvalidRequest",
+    "KernelMismatchError",
+    "KernelModelError",
+    "KernelOptionsError",
+    "KernelsError",
+    "Model",
+    "PackedWeightsError",
+    "PlanError",
     "Port",
     "Step",
     "StopStringError",
@@ -29,14 +36,19 @@ __all__ = [
     "TextStream",
     "Tokenizer",
     "TokenizerError",
+    "Weights",
     "WorkerConnectionError",
     "WorkerError",
     "WorkerProtocolError",
     "WorkerUsageError",
     "__version__",
+    "attention",
     "build_profile",
+    "instruction_sets",
     "now_ns",
+    "product",
     "run_scripted",
+    "sample",
 ]
 
 __version__: str
@@ -88,6 +100,22 @@ class TextError(Exception):
 class TokenizerError(TextError): ...
 class TemplateError(TextError): ...
 class StopStringError(TextError): ...
+
+class KernelsError(Exception):
+    """Base of every error of the native kernels."""
+
+    kind: str
+
+class KernelOptionsError(KernelsError): ...
+class KernelMismatchError(KernelsError): ...
+class KernelModelError(KernelsError): ...
+
+class PackedWeightsError(KernelsError):
+    """Weights that cannot be read or packed."""
+
+    asks_for_packing: bool
+
+class PlanError(KernelsError): ...
 
 @final
 class Engine:
@@ -245,3 +273,32 @@ class TextStream:
     def push(self, id: int) -> tuple[str, int | None]: ...
     def push_hidden(self, id: int) -> None: ...
     def finish(self) -> tuple[str, int | None]: ...
+
+class _StepView(Protocol):
+    @property
+    def num_decode_rows(self) -> int: ...
+    def array(self, name: str, /) -> Buffer: ...
+
+class _Listener(Protocol):
+    def progress(self) -> None: ...
+
+@final
+class Weights:
+    def __new__(cls, options: bytes, log: Callable[[str], object]) -> Weights: ...
+    @property
+    def num_bytes(self) -> int: ...
+    def needs(self, settings: bytes) -> bytes: ...
+
+@final
+class Model:
+    def __new__(cls, weights: Weights, settings: bytes) -> Model: ...
+    def run(self, step: _StepView, port: _Listener | None = None) -> tuple[Array, Array]: ...
+    def logits(self, step: _StepView) -> Array: ...
+    def reset(self) -> None: ...
+    def fill_cache(self, byte: int) -> None: ...
+    def describe(self) -> bytes: ...
+
+def instruction_sets() -> list[str]: ...
+def product(weight: Buffer, rows: Buffer, options: bytes) -> Array: ...
+def attention(qkv: Buffer, options: bytes) -> Array: ...
+def sample(logits: Buffer, options: bytes) -> tuple[Array, Array]: ...
