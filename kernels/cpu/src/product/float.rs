@@ -13,6 +13,8 @@ trait Step {
     const WEIGHTS: usize;
     /// Bytes of a row.
     const ROW: usize;
+    /// Rows × one panel whose sums fit into 16 registers of half the width.
+    const NARROW: usize = 6;
     /// Inputs.
     const INPUTS: usize;
     /// Weights of a panel, ready to be multiplied.
@@ -79,6 +81,7 @@ impl Step for F16Step {
 struct WideStep;
 
 impl Step for WideStep {
+    const NARROW: usize = 5;
     const WEIGHTS: usize = 64;
     const ROW: usize = 8;
     const INPUTS: usize = 2;
@@ -147,7 +150,7 @@ struct Task {
     inputs: usize,
     panel_count: usize,
     row_count: usize,
-    ahead: usize,
+    prefetch: bool,
     out: *mut f32,
     out_stride: usize,
 }
@@ -169,7 +172,7 @@ impl Task {
             inputs: matrix.inputs,
             panel_count: product.panels.len(),
             row_count: product.row_range.len(),
-            ahead: if product.prefetch { AHEAD } else { 0 },
+            prefetch: product.prefetch,
             out: product.out,
             out_stride: product.out_stride,
         }
@@ -195,17 +198,28 @@ impl<S: Step> Kernel for Steps<S> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         // SAFETY: promised to `Product::run`.
-        unsafe { panels::<I, S>(isa, &self.0) }
+        unsafe { all::<I, S>(isa, &self.0) }
     }
 }
 
 /// Panels that are read side by side.
 const GROUP: usize = 4;
-/// Bytes between a weight that is used and the one that is asked for meanwhile.
-const AHEAD: usize = 2048;
-/// Rows of a block from which on it asks for weights: with fewer, four panels at once keep memory busy by themselves, and
-/// asking for more delays them.
-const STREAMED: usize = 6;
+/// Bytes of rows that stay in the second cache while panels pass by.
+const ROWS_BYTES: usize = 512 << 10;
+
+#[inline(always)]
+unsafe fn all<I: Isa, S: Step>(isa: I, task: &Task) {
+    let most = (ROWS_BYTES / task.row_stride).max(48);
+    let parts = task.row_count.div_ceil(most).max(1);
+    let rows = task.row_count.div_ceil(parts).next_multiple_of(12);
+    let mut row = 0;
+    while row < task.row_count {
+        let mut part = task.at(0, row);
+        part.row_count = rows.min(task.row_count - row);
+        panels::<I, S>(isa, &part);
+        row += rows;
+    }
+}
 
 #[inline(always)]
 unsafe fn panels<I: Isa, S: Step>(isa: I, task: &Task) {
@@ -238,7 +252,8 @@ unsafe fn rows<I: Isa, S: Step, const PANELS: usize>(isa: I, task: &Task) {
             }
         } else {
             match task.row_count - row {
-                6.. => narrow_block::<I, S, 6, PANELS>(isa, task),
+                6.. if S::NARROW == 6 => narrow_block::<I, S, 6, PANELS>(isa, task),
+                5.. => narrow_block::<I, S, 5, PANELS>(isa, task),
                 4.. => narrow_block::<I, S, 4, PANELS>(isa, task),
                 3 => narrow_block::<I, S, 3, PANELS>(isa, task),
                 2 => narrow_block::<I, S, 2, PANELS>(isa, task),
@@ -275,6 +290,16 @@ unsafe fn narrow_block<I: Isa, S: Step, const ROWS: usize, const PANELS: usize>(
     ROWS
 }
 
+/// Bytes between a weight that is used and the one of its panel that is asked for meanwhile: the fewer panels are read
+/// side by side, the further. Found by trying.
+const fn ahead(rows: usize, panels: usize) -> usize {
+    match (panels, rows) {
+        (GROUP.., _) => 256,
+        (2.., ..12) => 512,
+        _ => 2048,
+    }
+}
+
 /// The sums of the first `ROWS` rows and `PANELS` panels; gives `ROWS`.
 #[inline(always)]
 unsafe fn block<I: Isa, S: Step, const ROWS: usize, const PANELS: usize>(
@@ -283,22 +308,29 @@ unsafe fn block<I: Isa, S: Step, const ROWS: usize, const PANELS: usize>(
 ) -> usize {
     let mut sums = [[isa.splat(0.0); PANELS]; ROWS];
     let (mut panels, mut rows) = (task.weights, task.rows);
-    for _ in 0..task.inputs / S::INPUTS {
-        let weights: [_; PANELS] =
-            std::array::from_fn(|panel| S::weights(isa, panels.add(panel * task.panel_bytes)));
-        if ROWS >= STREAMED && task.ahead > 0 {
-            for panel in 0..PANELS {
-                isa.prefetch(panels.wrapping_add(panel * task.panel_bytes + task.ahead));
+    let steps = task.inputs / S::INPUTS;
+    let near = const { ahead(ROWS, PANELS) };
+    let last = (near / S::WEIGHTS).min(steps);
+    // At the end of these panels the next ones are asked for.
+    let next = (PANELS - 1) * task.panel_bytes + near;
+    for (steps, ahead) in [(steps - last, near), (last, next)] {
+        for _ in 0..steps {
+            let weights: [_; PANELS] =
+                std::array::from_fn(|panel| S::weights(isa, panels.add(panel * task.panel_bytes)));
+            if task.prefetch {
+                for panel in 0..PANELS {
+                    isa.prefetch(panels.wrapping_add(panel * task.panel_bytes + ahead));
+                }
             }
-        }
-        for row in 0..ROWS {
-            let values = S::values(isa, rows.add(row * task.row_stride));
-            for panel in 0..PANELS {
-                sums[row][panel] = S::multiply(isa, sums[row][panel], weights[panel], values);
+            for row in 0..ROWS {
+                let values = S::values(isa, rows.add(row * task.row_stride));
+                for panel in 0..PANELS {
+                    sums[row][panel] = S::multiply(isa, sums[row][panel], weights[panel], values);
+                }
             }
+            panels = panels.add(S::WEIGHTS);
+            rows = rows.add(S::ROW);
         }
-        panels = panels.add(S::WEIGHTS);
-        rows = rows.add(S::ROW);
     }
     for row in 0..ROWS {
         for panel in 0..PANELS {
