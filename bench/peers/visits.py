@@ -37,25 +37,28 @@ async def visit(engine: Engine, conditions: Conditions, round_index: int) -> Vis
     launch: Launch = engine.launch(conditions.place, port)
     logs = cache() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    # Every engine of a round gets the same prompts, every round other ones.
-    prompts = Prompts(conditions.word_ids, seed=round_index)
     timeout = aiohttp.ClientTimeout(total=None, sock_read=300)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         client = Client(f"http://127.0.0.1:{port}", session, engine.dialect(conditions.place))
-        setting = Setting(client, prompts, conditions.quick)
         process = EngineProcess(launch.command, launch.variables, logs / f"{engine.name}.log")
         try:
-            result.start_seconds = await process.ready(client, prompts.make(16))
-            await _warm(setting, engine)
+            warming = _setting(client, conditions, f"{round_index} warming")
+            result.start_seconds = await process.ready(client, warming.prompts.make(16))
+            await _warm(warming, engine)
             for name in conditions.loads:
-                if name not in engine.spared:
-                    await _load(name, setting, process, result)
+                if name not in engine.spared and not (round_index and name in engine.once):
+                    await _load(name, _setting(client, conditions, f"{round_index} {name}"), process, result)
         except (PeerError, LoadError) as error:
             result.errors["start"] = str(error)
             print(f"  {error}", flush=True)
         finally:
             process.stop()
     return result
+
+
+def _setting(client: Client, conditions: Conditions, seed: str) -> Setting:
+    """Every engine gets the same prompts for a load, in every round other ones."""
+    return Setting(client, Prompts(conditions.word_ids, seed), conditions.quick)
 
 
 async def _load(name: str, setting: Setting, process: EngineProcess, result: Visit) -> None:
