@@ -10,7 +10,11 @@ from diptych_core import kernels
 pytestmark = pytest.mark.model
 
 # Sizes that every format takes: inputs in whole groups of 32, heads of more than one vector.
-SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
+SHAPE = {
+    **{"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16},
+    # Small enough that rounding stays small from layer to layer.
+    "initializer_range": 0.12,
+}
 SETTINGS = {"max_model_len": 600, "max_batched_tokens": 700, "max_running": 16, "kv_cache_bytes": 8 << 20}
 TOKENS = [(7 * index * index + 3 * index + 1) % 96 for index in range(300)]
 
@@ -169,7 +173,7 @@ def test_logits_are_those_of_the_reference_but_for_rounding(folders, case, expec
     reference = start_runner(folders[stored], **{**SETTINGS, "dtype": "float32"})
     with torch.inference_mode():
         wanted = logits_after(reference, TOKENS[:257], [257])
-    allowed = {"float32": 1e-4, "bfloat16": 0.05, "float16": 5e-3, "int8": 0.06, "int8-g32": 0.06, "int4": 0.35}
+    allowed = {"float32": 1e-4, "bfloat16": 0.03, "float16": 5e-3, "int8": 0.06, "int8-g32": 0.06, "int4": 0.6}
     weights = options.get("quantization") or case[0].removesuffix("-in-float32")
     if case == ("bfloat16-in-float32", "float32"):
         weights = "float32"

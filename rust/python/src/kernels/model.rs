@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use diptych_cpu::model::Engine;
+use diptych_cpu::model::{Engine, StepInput};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::worker::Mark;
@@ -48,11 +48,12 @@ impl Model {
     ) -> PyResult<(Array, Array)> {
         let py = step.py();
         let columns = Columns::read(step)?;
-        let watch = Watch::new(step, port);
+        let plan = columns.input();
+        let watch = Watch::new(step, port, &plan)?;
         let output = py.detach(|| {
             let mut engine = self.engine();
             let layers = engine.shape().layers;
-            engine.run(&columns.input(), &|| watch.layer(layers))
+            engine.run(&plan, &|| watch.layer(layers))
         });
         let output = output.map_err(|error| errors::plan(&error))?;
         Ok((output.status.into(), output.ids.into()))
@@ -107,9 +108,16 @@ impl Model {
 
 /// Who is told of a step's layers.
 struct Watch {
-    step: Option<Py<Step>>,
+    step: Option<Marked>,
     port: Option<Listener>,
+    /// In a mixed step both parts end together: the linear layers ran fused.
+    ended: Vec<(Mark, &'static str)>,
     layers: AtomicUsize,
+}
+
+enum Marked {
+    Step(Py<Step>),
+    Object(Py<PyAny>),
 }
 
 enum Listener {
@@ -118,37 +126,54 @@ enum Listener {
 }
 
 impl Watch {
-    fn new(step: &Bound<'_, PyAny>, port: Option<&Bound<'_, PyAny>>) -> Self {
+    fn new(
+        step: &Bound<'_, PyAny>,
+        port: Option<&Bound<'_, PyAny>>,
+        plan: &StepInput<'_>,
+    ) -> PyResult<Self> {
+        let marked = match step.cast::<Step>() {
+            Ok(step) => Some(Marked::Step(step.clone().unbind())),
+            Err(_) if step.hasattr("mark")? => Some(Marked::Object(step.clone().unbind())),
+            Err(_) => None,
+        };
         let listener = |port: &Bound<'_, PyAny>| match port.cast::<Port>() {
             Ok(port) => Listener::Port(port.clone().unbind()),
             Err(_) => Listener::Object(port.clone().unbind()),
         };
-        Self {
-            step: step.cast::<Step>().ok().map(|step| step.clone().unbind()),
-            port: port.map(listener),
-            layers: AtomicUsize::new(0),
+        let mut ended = Vec::new();
+        if plan.num_decode_rows < plan.rows.len() {
+            ended.push((Mark::PrefillDone, "prefill_done"));
         }
+        if plan.num_decode_rows > 0 {
+            ended.push((Mark::DecodeDone, "decode_done"));
+        }
+        Ok(Self {
+            step: marked,
+            port: port.map(listener),
+            ended,
+            layers: AtomicUsize::new(0),
+        })
     }
 
-    /// One more layer of `layers` is done.
+    /// One more layer of `layers` is done. What the objects of a test raise is not this step's error.
     fn layer(&self, layers: usize) {
         match &self.port {
             None => {}
             Some(Listener::Port(port)) => port.get().inner().progress(),
-            // Its errors are not this step's.
             Some(Listener::Object(port)) => {
                 let _ = Python::attach(|py| port.call_method0(py, "progress"));
             }
         }
-        let done = self.layers.fetch_add(1, Ordering::Relaxed) + 1;
-        if let Some(step) = self.step.as_ref().filter(|_| done == layers) {
-            let step = step.get().inner();
-            // In a mixed step both parts end together: the linear layers ran fused.
-            if step.num_decode_rows() > 0 {
-                step.mark(Mark::DecodeDone);
-            }
-            if step.num_decode_rows() < step.num_rows() {
-                step.mark(Mark::PrefillDone);
+        if self.layers.fetch_add(1, Ordering::Relaxed) + 1 < layers {
+            return;
+        }
+        for (mark, name) in &self.ended {
+            match &self.step {
+                None => {}
+                Some(Marked::Step(step)) => step.get().inner().mark(*mark),
+                Some(Marked::Object(step)) => {
+                    let _ = Python::attach(|py| step.call_method1(py, "mark", (*name,)));
+                }
             }
         }
     }
