@@ -11,6 +11,7 @@ from diptych_core._native import (
     Weights,
     attention,
     instruction_sets,
+    pack_weights,
     product,
     sample,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "Weights",
     "attention",
     "instruction_sets",
+    "pack_weights",
     "product",
     "sample",
 ]

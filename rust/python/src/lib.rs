@@ -49,6 +49,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kernels::Weights>()?;
     module.add_function(wrap_pyfunction!(kernels::instruction_sets, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::attention, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels::pack_weights, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::product, module)?)?;
     module.add_function(wrap_pyfunction!(kernels::sample, module)?)
 }

@@ -132,7 +132,7 @@ impl Layout {
         };
         uses(0, &weights.head);
         for layer in &weights.layers {
-            uses(0, &layer.qkv);
+            layer.qkv.iter().for_each(|part| uses(0, part));
             uses(0, &layer.gate_up);
             uses(1, &layer.output);
             uses(2, &layer.down);

@@ -15,7 +15,7 @@ use super::phase::{Job, Phases, Source, Then};
 use crate::attention::{AttentionLayer, AttentionPlan, StepRows, Turn};
 use crate::epilogue::{AddResidual, SwiGlu, Tile};
 use crate::kv::KvPool;
-use crate::matrix::{Matrix, read_row};
+use crate::matrix::{Form, Matrix, read_row};
 use crate::pool::Member;
 use crate::rope::Rope;
 use crate::rows::{RowBuffer, Rows};
@@ -102,6 +102,38 @@ impl Program<'_> {
         }
     }
 
+    /// Norm and the projection to queries, keys and values.
+    unsafe fn project(&self, member: &Member, index: usize) {
+        let (layer, vectors) = (
+            &self.model.weights.layers[index],
+            &self.model.vectors[index],
+        );
+        let (buffers, count) = (self.phases.buffers, self.ids.len());
+        let scratch = &self.phases.scratch[member.index()];
+        let mut prepared: Option<(Form, Rows)> = None;
+        let mut column = 0;
+        for part in &layer.qkv {
+            let source = self.normed(&buffers.residual, &vectors.input_norm, part);
+            let (_, rows) = match prepared {
+                Some(rows) if rows.0 == source.form => rows,
+                _ => {
+                    let (shared, own) = (&buffers.hidden_rows, &scratch.hidden_rows);
+                    let rows = self.phases.prepare(member, &source, shared, own);
+                    *prepared.insert((source.form, rows))
+                }
+            };
+            let store = Then::Store(buffers.qkv.row(0).add(column), buffers.qkv.stride());
+            let job = job(*part, rows, (0, count), &vectors.qkv_bias, store);
+            let bias = if job.bias.is_null() {
+                job.bias
+            } else {
+                job.bias.add(column)
+            };
+            self.phases.product(member, &Job { bias, ..job });
+            column += part.outputs;
+        }
+    }
+
     /// Norm, projection, attention, projection, residual.
     unsafe fn attend(&self, member: &Member, index: usize) {
         let (layer, vectors) = (
@@ -110,15 +142,7 @@ impl Program<'_> {
         );
         let (buffers, count) = (self.phases.buffers, self.ids.len());
         let scratch = &self.phases.scratch[member.index()];
-        let source = self.normed(&buffers.residual, &vectors.input_norm, &layer.qkv);
-        let rows = self
-            .phases
-            .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
-        let store = Then::Store(buffers.qkv.row(0), buffers.qkv.stride());
-        self.phases.product(
-            member,
-            &job(layer.qkv, rows, (0, count), &vectors.qkv_bias, store),
-        );
+        self.project(member, index);
         let attention = AttentionLayer {
             pool: self.pool,
             layer: index,
@@ -144,8 +168,7 @@ impl Program<'_> {
             from: &buffers.attended,
             size: self.model.shape.attended_size(),
             norm: std::ptr::null(),
-            form: layer.output.format.form(self.phases.settings.arithmetic),
-            ..source
+            ..self.normed(&buffers.attended, &[], &layer.output)
         };
         let (shared, own) = (&buffers.attended_rows, &scratch.attended_rows);
         let rows = self.phases.prepare(member, &source, shared, own);

@@ -53,7 +53,7 @@ impl RandomLayer {
         let [qkv, output, gate_up, down] = &self.matrices;
         LayerWeights {
             input_norm: &self.norms[0],
-            qkv: qkv.matrix(),
+            qkv: vec![qkv.matrix()],
             qkv_bias: bias(0),
             output: output.matrix(),
             output_bias: bias(1),

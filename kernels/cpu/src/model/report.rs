@@ -29,7 +29,7 @@ impl Report {
     pub(super) fn new(settings: &Settings, weights: &Weights, pool: &KvPool, team: &Team) -> Self {
         let mut matrices = vec![weights.head];
         for layer in &weights.layers {
-            matrices.extend([layer.qkv, layer.output, layer.gate_up, layer.down]);
+            matrices.extend(layer.matrices().copied());
         }
         let ranges: Vec<_> = matrices
             .iter()

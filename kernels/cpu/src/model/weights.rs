@@ -4,15 +4,17 @@ use std::fmt::Display;
 
 use super::shape::{ModelError, ModelShape};
 use crate::matrix::{Matrix, packed_bytes};
+use crate::simd::LANES;
 
 /// Weights of one decoder layer.
 #[derive(Clone, Debug)]
 pub struct LayerWeights<'a> {
     /// `[hidden]`.
     pub input_norm: &'a [f32],
-    /// Outputs: query heads, key heads, value heads.
-    pub qkv: Matrix<'a>,
-    /// In the order of its matrix's outputs, like every bias.
+    /// Outputs: query heads, key heads, value heads. In several matrices, one after the other, where they are stored in
+    /// different formats; all but the last are whole panels.
+    pub qkv: Vec<Matrix<'a>>,
+    /// In the order of its matrices' outputs, like every bias.
     pub qkv_bias: Option<&'a [f32]>,
     /// `hidden` × `heads × head_dim`.
     pub output: Matrix<'a>,
@@ -28,6 +30,15 @@ pub struct LayerWeights<'a> {
     pub down: Matrix<'a>,
     /// `[hidden]`.
     pub down_bias: Option<&'a [f32]>,
+}
+
+impl<'a> LayerWeights<'a> {
+    /// Its matrices, in the order of a step.
+    pub fn matrices(&self) -> impl Iterator<Item = &Matrix<'a>> {
+        self.qkv
+            .iter()
+            .chain([&self.output, &self.gate_up, &self.down])
+    }
 }
 
 /// All weights. `head` may be the embedding's own bytes.
@@ -73,8 +84,11 @@ impl Weights<'_> {
             let name = |part: &str| format!("{part} of layer {index}");
             check_vector(&name("the input norm"), layer.input_norm, hidden)?;
             check_vector(&name("the post norm"), layer.post_norm, hidden)?;
+            check_parts(&name("qkv"), &layer.qkv, qkv, hidden)?;
+            if let Some(bias) = layer.qkv_bias {
+                check_vector(&name("the bias of qkv"), bias, qkv)?;
+            }
             let matrices = [
-                ("qkv", &layer.qkv, layer.qkv_bias, qkv, hidden),
                 ("output", &layer.output, layer.output_bias, hidden, attended),
                 (
                     "gate_up",
@@ -99,11 +113,8 @@ impl Weights<'_> {
     #[must_use]
     pub fn step_bytes(&self) -> usize {
         let layers = self.layers.iter().map(|layer| {
-            let matrices = [layer.qkv, layer.output, layer.gate_up, layer.down];
-            matrices
-                .iter()
-                .map(|matrix| matrix.bytes.len())
-                .sum::<usize>()
+            let matrices = layer.matrices();
+            matrices.map(|matrix| matrix.bytes.len()).sum::<usize>()
         });
         layers.sum::<usize>() + self.head.bytes.len()
     }
@@ -128,6 +139,29 @@ fn expect(
 fn check_vector(name: &str, values: &[f32], size: usize) -> Result<(), ModelError> {
     let found = format!("{} values", values.len());
     expect(name, values.len() == size, &found, &size)
+}
+
+/// Checks matrices whose outputs follow one another.
+fn check_parts(
+    name: &str,
+    parts: &[Matrix],
+    outputs: usize,
+    inputs: usize,
+) -> Result<(), ModelError> {
+    let found: usize = parts.iter().map(|part| part.outputs).sum();
+    expect(
+        name,
+        found == outputs,
+        &format!("{found} outputs"),
+        &outputs,
+    )?;
+    for (index, part) in parts.iter().enumerate() {
+        check_matrix(name, part, part.outputs, inputs)?;
+        let whole = part.outputs.is_multiple_of(LANES) || index + 1 == parts.len();
+        let found = format!("part {index} of {} outputs", part.outputs);
+        expect(name, whole, &found, &"a multiple of 16")?;
+    }
+    Ok(())
 }
 
 fn check_matrix(

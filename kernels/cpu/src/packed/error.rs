@@ -46,7 +46,7 @@ pub enum PackedError {
         expected: u32,
     },
     /// A packed file made from something else than what is asked for.
-    #[error("the packed weights {} were made from something else: {what}; pack the model again", path.display())]
+    #[error("the packed weights {} were made with {what}; pack the model again", path.display())]
     Stale {
         /// The packed file.
         path: PathBuf,

@@ -87,22 +87,32 @@ impl PackedFile {
         source: &Digest,
     ) -> Result<(), PackedError> {
         let header = &self.header;
-        let what = if header.source != *source {
-            format!(
-                "from a checkpoint with digest {}, not {source}",
-                header.source
-            )
-        } else if header.formats != formats {
-            format!("in the formats {}, not {formats}", header.formats)
-        } else if header.shape != *shape {
-            "with another configuration".to_string()
-        } else {
+        if header.source != *source {
+            let what = format!("a checkpoint with digest {}, not {source}", header.source);
+            return Err(self.stale(what));
+        }
+        if header.formats != formats {
+            return Err(self.stale(format!("the formats {}, not {formats}", header.formats)));
+        }
+        self.check_shape(shape)
+    }
+
+    /// Checks that it was packed with that shape.
+    ///
+    /// # Errors
+    /// Says that it was not.
+    pub fn check_shape(&self, shape: &LlamaShape) -> Result<(), PackedError> {
+        if self.header.shape == *shape {
             return Ok(());
-        };
-        Err(PackedError::Stale {
+        }
+        Err(self.stale("another config.json".to_string()))
+    }
+
+    fn stale(&self, what: String) -> PackedError {
+        PackedError::Stale {
             path: self.path.clone(),
             what,
-        })
+        }
     }
 
     /// The shape it was packed with.
@@ -167,6 +177,18 @@ impl PackedFile {
         }
     }
 
+    /// A matrix, or its parts.
+    fn parts(&self, name: &str) -> Vec<Matrix<'_>> {
+        if self.places.contains_key(name) {
+            return vec![self.matrix(name)];
+        }
+        (0..self.places.len())
+            .map(|part| format!("{name}.{part}"))
+            .take_while(|part| self.places.contains_key(part))
+            .map(|part| self.matrix(&part))
+            .collect()
+    }
+
     fn vector(&self, name: &str) -> Option<&[f32]> {
         let (_, [size, _], bytes) = self.find(name)?;
         // SAFETY: tensors are aligned to 64 bytes, lie within the storage, and any bits are floats.
@@ -182,7 +204,7 @@ impl PackedFile {
         let name = |part: &str| format!("layers.{index}.{part}");
         LayerWeights {
             input_norm: self.norm(&name("input_norm")),
-            qkv: self.matrix(&name("qkv")),
+            qkv: self.parts(&name("qkv")),
             qkv_bias: self.vector(&name("qkv_bias")),
             output: self.matrix(&name("output")),
             output_bias: self.vector(&name("output_bias")),

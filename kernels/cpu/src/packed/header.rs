@@ -147,7 +147,7 @@ impl Header {
     /// Every tensor must be exactly where and what the shape makes it.
     fn check(&self) -> Result<(), String> {
         self.shape.check().map_err(|error| error.to_string())?;
-        let slots = slots(&self.shape);
+        let slots = self.slots();
         if slots.len() != self.tensors.len() {
             return Err(format!(
                 "it lists {} tensors instead of {}",
@@ -182,6 +182,19 @@ impl Header {
             ));
         }
         Ok(())
+    }
+
+    /// The tensors of its shape, in parts where it lists parts.
+    fn slots(&self) -> Vec<Slot> {
+        let mut found: Vec<Slot> = Vec::new();
+        for slot in slots(&self.shape) {
+            let entry = self.tensors.get(found.len());
+            let parts = slot
+                .split()
+                .filter(|parts| entry.is_some_and(|entry| entry.name == parts[0].name));
+            found.extend(parts.unwrap_or_else(|| vec![slot]));
+        }
+        found
     }
 }
 

@@ -45,6 +45,24 @@ pub(super) struct Part {
 }
 
 impl Slot {
+    /// Each part as a tensor of its own, named `NAME.0` and so on: for parts that have no format in common. None where
+    /// rows of different parts share a panel.
+    pub(super) fn split(&self) -> Option<Vec<Slot>> {
+        let (last, others) = self.parts.split_last()?;
+        let whole = others.iter().all(|part| part.rows.is_multiple_of(LANES));
+        if others.is_empty() || !whole || self.join != Join::Concatenated {
+            return None;
+        }
+        let parts = others.iter().chain([last]).enumerate();
+        let slots = parts.map(|(index, part)| Slot {
+            name: format!("{}.{index}", self.name),
+            outputs: part.rows,
+            parts: vec![part.clone()],
+            ..self.clone()
+        });
+        Some(slots.collect())
+    }
+
     /// The part and its row that output `output` is, or none where it is padding.
     pub(super) fn origin(&self, output: usize) -> Option<(usize, usize)> {
         match self.join {

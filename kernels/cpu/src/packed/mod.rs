@@ -5,7 +5,7 @@
 //! | tensor | outputs |
 //! |---|---|
 //! | `embedding`, and `head` unless it is the embedding | the vocabulary |
-//! | `layers.N.qkv` | query heads, key heads, value heads |
+//! | `layers.N.qkv`, or `layers.N.qkv.0` to `.2` where they are quantized differently | query heads, key heads, value heads |
 //! | `layers.N.gate_up` | 16 of the gate, the same 16 of up, and so on; filled up with zeros to whole panels |
 //! | `layers.N.output`, `layers.N.down` | the residual stream |
 //! | norms and biases | float32, in the order of their matrix's outputs |

@@ -114,11 +114,16 @@ impl<'a> Plan<'a> {
     ) -> Result<Self, PackedError> {
         let (mut tensors, mut entries, mut offset) = (Vec::new(), Vec::<Entry>::new(), 0);
         for slot in slots(source.shape()) {
-            let planned = Planned::new(source, slot, formats, offset)?;
-            let entry = Entry::new(&planned.slot, planned.format, offset);
-            offset = entry.end();
-            entries.push(entry);
-            tensors.push(planned);
+            let parts = slot
+                .split()
+                .filter(|_| !Planned::has_one_format(source, &slot, formats));
+            for slot in parts.unwrap_or_else(|| vec![slot]) {
+                let planned = Planned::new(source, slot, formats, offset)?;
+                let entry = Entry::new(&planned.slot, planned.format, offset);
+                offset = entry.end();
+                entries.push(entry);
+                tensors.push(planned);
+            }
         }
         let header = Header {
             shape: source.shape().clone(),

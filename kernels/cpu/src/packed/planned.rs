@@ -40,6 +40,13 @@ pub(super) struct Scratch {
 }
 
 impl<'a> Planned<'a> {
+    /// Whether the parts of a slot can be one tensor. What no kernel reads is refused later.
+    pub(super) fn has_one_format(source: &ModelSource, slot: &Slot, formats: Formats) -> bool {
+        let parts = source.parts(slot);
+        let encodings: Result<Vec<_>, _> = parts.iter().map(|part| part.encoding()).collect();
+        encodings.is_ok_and(|encodings| formats.choose(slot.role, &encodings).is_some())
+    }
+
     pub(super) fn new(
         source: &'a ModelSource,
         slot: Slot,

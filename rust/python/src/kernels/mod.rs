@@ -15,7 +15,7 @@ pub(crate) use attend::attention;
 pub(crate) use model::Model;
 pub(crate) use parts::{product, sample};
 pub(crate) use self_test::Mismatch;
-pub(crate) use weights::Weights;
+pub(crate) use weights::{Weights, pack_weights};
 
 use diptych_cpu::matrix::{Arithmetic, Format};
 use diptych_cpu::simd::InstructionSet;

@@ -180,7 +180,7 @@ impl WeightOwner for SmallModel {
             embedding,
             layers: vec![LayerWeights {
                 input_norm: &self.norm,
-                qkv: self.matrix(&self.qkv, QKV, HIDDEN),
+                qkv: vec![self.matrix(&self.qkv, QKV, HIDDEN)],
                 qkv_bias: None,
                 output: self.matrix(&self.output, HIDDEN, 2 * HEAD_DIM),
                 output_bias: None,

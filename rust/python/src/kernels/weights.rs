@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use diptych_cpu::model::{WeightOwner, activation_bytes, bytes_per_block};
-use diptych_cpu::packed::{CachedModel, LlamaShape, ModelSource, PackedFile, Packing};
+use diptych_cpu::packed::{
+    CachedModel, Formats, LlamaShape, ModelSource, PackedError, PackedFile, Packing, pack_model,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::Deserialize;
@@ -17,17 +19,31 @@ use crate::errors;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WeightOptions {
-    /// A folder of safetensors files, or a GGUF file.
-    source: PathBuf,
+    /// A folder of safetensors files, or a GGUF file; none where the packed file is all there is.
+    source: Option<PathBuf>,
     shape: LlamaShape,
-    formats: String,
-    /// Where the packed weights are kept.
+    /// Of what is packed from `source`.
+    formats: Option<String>,
+    /// The packed weights.
     file: PathBuf,
     threads: usize,
+    #[serde(default)]
     huge_pages: bool,
 }
 
-/// Packed weights in memory: from their file if it fits the checkpoint, packed anew otherwise.
+impl WeightOptions {
+    /// What can be packed, and in which formats.
+    fn source(&self) -> Result<(ModelSource, Formats), PackedError> {
+        let (Some(source), Some(formats)) = (&self.source, &self.formats) else {
+            let what = "there is nothing to pack: give source and formats";
+            return Err(PackedError::Request(what.to_owned()));
+        };
+        let formats = formats.parse()?;
+        Ok((ModelSource::open(source, self.shape.clone())?, formats))
+    }
+}
+
+/// Packed weights in memory: from their file if it fits, packed anew otherwise if they can be.
 #[pyclass(frozen, module = "diptych_core.kernels")]
 pub(crate) struct Weights(pub(super) Arc<PackedFile>);
 
@@ -37,7 +53,7 @@ impl Weights {
     fn new(py: Python<'_>, options: &[u8], log: &Bound<'_, PyAny>) -> PyResult<Self> {
         let options: WeightOptions = read_options(options)?;
         let log = log.clone().unbind();
-        py.detach(|| open(options, &log))
+        py.detach(|| open(&options, &log))
             .map(|file| Self(Arc::new(file)))
             .map_err(|error| errors::packed(py, &error))
     }
@@ -46,6 +62,12 @@ impl Weights {
     #[getter]
     fn num_bytes(&self) -> usize {
         self.0.bytes()
+    }
+
+    /// The name of the formats they were packed in.
+    #[getter]
+    fn formats(&self) -> String {
+        self.0.formats().to_string()
     }
 
     /// JSON of what a model with these settings needs besides its weights: `activation_bytes`, `bytes_per_block`.
@@ -60,32 +82,53 @@ impl Weights {
     }
 }
 
-fn open(
-    options: WeightOptions,
-    log: &Py<PyAny>,
-) -> Result<PackedFile, diptych_cpu::packed::PackedError> {
-    let WeightOptions {
-        source,
-        shape,
+/// Packs the weights of a checkpoint into a new file; `progress` is told the bytes written so far and in all.
+#[pyfunction]
+pub(crate) fn pack_weights(
+    py: Python<'_>,
+    options: &[u8],
+    progress: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let options: WeightOptions = read_options(options)?;
+    let progress = progress.clone().unbind();
+    py.detach(|| pack(&options, &progress))
+        .map_err(|error| errors::packed(py, &error))
+}
+
+fn pack(options: &WeightOptions, progress: &Py<PyAny>) -> Result<(), PackedError> {
+    let (source, formats) = options.source()?;
+    let say = |done: usize, all: usize| {
+        // A display that fails is no reason to stop.
+        let _ = Python::attach(|py| progress.call1(py, (done, all)));
+    };
+    let packing = Packing {
         formats,
-        file,
-        threads,
-        huge_pages,
-    } = options;
+        threads: options.threads,
+        progress: &say,
+    };
+    pack_model(&source, &packing, &options.file)
+}
+
+fn open(options: &WeightOptions, log: &Py<PyAny>) -> Result<PackedFile, PackedError> {
+    if options.source.is_none() {
+        let opened = PackedFile::open(&options.file, options.huge_pages, options.threads)?;
+        opened.check_shape(&options.shape)?;
+        return Ok(opened);
+    }
     let say = |line: &str| {
         // A log that cannot be written is no reason to stop.
         let _ = Python::attach(|py| log.call1(py, (line,)));
     };
-    let source = ModelSource::open(&source, shape)?;
+    let (source, formats) = options.source()?;
     CachedModel {
         source: &source,
         packing: Packing {
-            formats: formats.parse()?,
-            threads,
+            formats,
+            threads: options.threads,
             progress: &|_, _| (),
         },
-        file: &file,
-        huge: huge_pages,
+        file: &options.file,
+        huge: options.huge_pages,
         log: &say,
     }
     .open()

@@ -8,7 +8,7 @@ mod sampling;
 use std::sync::Arc;
 
 use super::random::{RandomFormats, RandomModel};
-use super::{Engine, Fusions, ModelShape, SamplingInput, Settings, StepInput};
+use super::{Engine, Fusions, ModelShape, SamplingInput, Settings, StepInput, WeightOwner};
 use crate::kv::KvFormat;
 use crate::matrix::{Arithmetic, Format};
 use crate::simd::InstructionSet;
@@ -183,7 +183,7 @@ struct Driver {
 type Chunk<'a> = (usize, &'a [i32]);
 
 impl Driver {
-    fn new(model: &Arc<RandomModel>, settings: Settings) -> Self {
+    fn new<M: WeightOwner + 'static>(model: &Arc<M>, settings: Settings) -> Self {
         let engine = Engine::new(model.clone(), settings).unwrap();
         // SAFETY: no step is running.
         unsafe { engine.pool().fill(0xff) };

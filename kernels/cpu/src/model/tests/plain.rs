@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::matrix::{Matrix, read_row};
+use crate::model::Weights;
 use crate::model::random::interleaved_row;
-use crate::model::{WeightOwner, Weights};
 
 fn row(matrix: &Matrix, index: usize) -> Vec<f64> {
     let mut out = vec![0.0; matrix.inputs];
@@ -80,7 +80,11 @@ fn forward(shape: &ModelShape, weights: &Weights, ids: &[i32]) -> Vec<Vec<f64>> 
         let mut qkv = Vec::new();
         for (position, input) in residual.iter().enumerate() {
             let normed = norm(input, layer.input_norm, shape.epsilon);
-            let mut out = apply(&layer.qkv, layer.qkv_bias, &normed);
+            let mut out = Vec::new();
+            for part in &layer.qkv {
+                let bias = layer.qkv_bias.map(|bias| &bias[out.len()..]);
+                out.extend(apply(part, bias, &normed));
+            }
             let rotated = (shape.heads + shape.kv_heads) * shape.head_dim;
             for head in out[..rotated].chunks_mut(shape.head_dim) {
                 rotate(head, position, &shape.rope_frequencies);
@@ -111,7 +115,7 @@ fn forward(shape: &ModelShape, weights: &Weights, ids: &[i32]) -> Vec<Vec<f64>> 
 }
 
 /// Root of the mean square of the difference, relative to that of the plain logits.
-fn distance(model: &Arc<RandomModel>, settings: Settings) -> f64 {
+fn distance<M: WeightOwner + 'static>(model: &Arc<M>, settings: Settings) -> f64 {
     let ids = prompt(3, 41);
     let plain = forward(&model.shape(), &model.weights(), &ids);
     let mut driver = Driver::new(model, settings);
@@ -157,5 +161,65 @@ fn sixteen_bits_and_bytes_are_as_near_as_they_can() {
     for (format, hidden) in super::bits::QUANTIZED {
         let found = distance(&model(hidden, format, false, true), settings());
         assert!(found < 0.03, "{format:?}: {found}");
+    }
+}
+
+/// The first model, whose keys and values are projected by the second.
+struct Joined(Arc<RandomModel>, Arc<RandomModel>);
+
+/// Some panels of a matrix.
+fn panels(matrix: Matrix, from: usize, outputs: usize) -> Matrix {
+    let panel = matrix.format.panel_bytes(matrix.inputs);
+    let bytes = from / 16 * panel..(from + outputs).div_ceil(16) * panel;
+    Matrix {
+        outputs,
+        bytes: &matrix.bytes[bytes],
+        ..matrix
+    }
+}
+
+impl WeightOwner for Joined {
+    fn shape(&self) -> ModelShape {
+        self.0.shape()
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        let (mut weights, other) = (self.0.weights(), self.1.weights());
+        let (queries, keys) = (
+            self.shape().attended_size(),
+            self.shape().kv_heads * self.shape().head_dim,
+        );
+        for (layer, other) in weights.layers.iter_mut().zip(other.layers) {
+            layer.qkv = vec![
+                panels(layer.qkv[0], 0, queries),
+                panels(other.qkv[0], queries, keys),
+                panels(other.qkv[0], queries + keys, keys),
+            ];
+        }
+        weights
+    }
+}
+
+#[test]
+fn queries_keys_and_values_may_be_matrices_of_their_own() {
+    let ids = prompt(3, 40);
+    let logits = |driver: &mut Driver| bits(&driver.step(&[(2, &ids)], 0));
+    for biases in [false, true] {
+        let one = model(64, Format::Q8_0, biases, true);
+        let split = Arc::new(Joined(one.clone(), one.clone()));
+        for threads in [1, 3] {
+            let settings = Settings {
+                threads,
+                ..settings()
+            };
+            let [whole, parts] = [
+                logits(&mut Driver::new(&one, settings)),
+                logits(&mut Driver::new(&split, settings)),
+            ];
+            assert_eq!(whole, parts);
+        }
+        let mixed = Arc::new(Joined(one, model(64, Format::F16, biases, true)));
+        let found = distance(&mixed, settings());
+        assert!(found < 0.03, "{found}");
     }
 }

@@ -47,11 +47,11 @@ fn what_changed_is_packed_again() {
         .1[5] += 1.0;
     write_folder(&folder, &checkpoint);
     let (model, log) = open(&folder, &file, Formats::Stored);
-    assert!(log.contains("from a checkpoint with digest"), "{log}");
+    assert!(log.contains("made with a checkpoint with digest"), "{log}");
     assert_eq!(numbers(&model.weights()), expected(&checkpoint, &shape()));
 
     let (_, log) = open(&folder, &file, Formats::F32);
-    assert!(log.contains("in the formats auto, not float32"), "{log}");
+    assert!(log.contains("the formats auto, not float32"), "{log}");
 
     let mut bytes = std::fs::read(&file).unwrap();
     let last = bytes.len() - 100;

@@ -138,7 +138,7 @@ fn digests_depend_on_every_byte_and_on_where_files_end() {
 #[test]
 fn shapes_survive_json_and_name_what_is_wrong() {
     let mut shape = shape();
-    shape.norm_epsilon = 9.999_999_7e-6;
+    shape.norm_epsilon = 1.5e-5;
     shape.rope_frequencies = vec![0.1, 1.0 / 3.0, f32::MIN_POSITIVE, 16_777_217.0];
     let text = serde_json::to_string(&shape).unwrap();
     assert_eq!(LlamaShape::from_json(&text).unwrap(), shape);

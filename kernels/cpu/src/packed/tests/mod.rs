@@ -146,7 +146,7 @@ pub(super) fn gguf_name(name: &str) -> String {
 }
 
 /// The rows of a head with the two halves side by side, as GGUF has queries and keys.
-pub(super) fn interleave(rows: Vec<Vec<u8>>, head_dim: usize) -> Vec<u8> {
+pub(super) fn interleave(rows: &[Vec<u8>], head_dim: usize) -> Vec<u8> {
     let source =
         |row: usize| row / head_dim * head_dim + row % 2 * (head_dim / 2) + row % head_dim / 2;
     (0..rows.len())
@@ -226,7 +226,7 @@ pub(super) fn float_gguf(
                 .collect();
             let interleaved = name.contains("q_proj") || name.contains("k_proj");
             let bytes = if interleaved {
-                interleave(rows, head_dim)
+                interleave(&rows, head_dim)
             } else {
                 bytes
             };
@@ -290,7 +290,7 @@ pub(super) fn numbers(weights: &Weights) -> BTreeMap<String, Vec<f32>> {
         };
         put("input_norm", Some(layer.input_norm.to_vec()));
         put("post_norm", Some(layer.post_norm.to_vec()));
-        put("qkv", Some(all(&layer.qkv)));
+        put("qkv", Some(layer.qkv.iter().flat_map(&all).collect()));
         put("output", Some(all(&layer.output)));
         put("gate_up", Some(all(&layer.gate_up)));
         put("down", Some(all(&layer.down)));

@@ -97,7 +97,7 @@ fn parts_of_different_floats_are_joined_in_float32() {
     write_safetensors(&folder.join("model.safetensors"), &checkpoint, dtype);
     let model = packed(&folder, &shape, Formats::Stored, &folder.join("packed")).unwrap();
     assert_eq!(
-        model.weights().layers[0].qkv.format,
+        model.weights().layers[0].qkv[0].format,
         crate::matrix::Format::F32
     );
     assert_eq!(
