@@ -170,25 +170,18 @@ impl<E: Element> Lines for Dot<E> {
             isa.load_pairs(from.cast())
         } else {
             let (first, second) = E::load(isa, from);
-            isa.pack_pairs(first, second)
+            isa.join_pairs(first, second)
         }
     }
 
     #[inline(always)]
     unsafe fn load_first<I: Isa>(isa: I, from: *const u8) -> Self::Line<I> {
-        isa.pack_pairs(E::load(isa, from).0, isa.splat(0.0))
+        isa.join_pairs(E::load(isa, from).0, isa.splat(0.0))
     }
 
     #[inline(always)]
     unsafe fn store_wide<I: Isa>(isa: I, to: *mut u8, line: Self::Line<I>) {
-        // Both halves are exact, so nothing is rounded.
-        let mut pairs = [0.0_f32; 2 * LANES];
-        isa.store(pairs.as_mut_ptr(), isa.low(line));
-        isa.store(pairs.as_mut_ptr().add(LANES), isa.high(line));
-        let to = to.cast::<u32>();
-        for lane in 0..LANES {
-            *to.add(lane) = pairs[lane].to_bits() >> 16 | pairs[LANES + lane].to_bits();
-        }
+        isa.store_pairs(to.cast(), line);
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@
 //! score, and the tiles are joined in ascending order: the same in prefill and in decode, in one thread and in several,
 //! so that the result depends on nothing else. What lies past a row's end is never computed with: its lanes are dropped.
 
+pub mod bench;
 mod lines;
 mod plan;
 mod product;
@@ -67,6 +68,23 @@ impl StepRows<'_> {
     }
 }
 
+/// Parts of the kernel that can be left out, to measure what they gain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switches {
+    /// Cache lines are asked for before they are needed.
+    pub prefetch: bool,
+    /// The query heads of a KV head read its keys and values together.
+    pub share: bool,
+}
+
+impl Switches {
+    /// Nothing left out.
+    pub const ALL: Self = Self {
+        prefetch: true,
+        share: true,
+    };
+}
+
 /// What one layer attends over.
 #[derive(Clone, Copy)]
 pub struct AttentionLayer<'a> {
@@ -88,6 +106,8 @@ pub struct AttentionLayer<'a> {
     pub arithmetic: Arithmetic,
     /// [T] × heads × `head_dim`.
     pub out: *mut f32,
+    /// [`Switches::ALL`], but for measurements.
+    pub switches: Switches,
 }
 
 /// A member's share of a phase.

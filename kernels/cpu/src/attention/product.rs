@@ -18,12 +18,12 @@ pub(super) fn rows_at_once<I: Isa>(left: usize) -> usize {
 /// scores[row × TILE + position] = Σ keys[position][dim] × query[row][dim], dimensions in order.
 ///
 /// # Safety
-/// Every address of `keys` is a panel of `pairs` lines; `queries` holds `pairs` × `rows` pairs of factors; `scores`
+/// Every address of `keys` is a panel of `pairs` lines (the second ones are asked for only); `queries` holds `pairs` × `rows` pairs of factors; `scores`
 /// holds `rows` × [`TILE`].
 #[inline(always)]
 pub(super) unsafe fn scores<I: Isa, L: Lines>(
     isa: I,
-    keys: &Panels,
+    keys: [&Panels; 2],
     panels: usize,
     (queries, rows, pairs): (*const u32, usize, usize),
     scores: *mut f32,
@@ -51,7 +51,7 @@ pub(super) unsafe fn scores<I: Isa, L: Lines>(
 #[inline(always)]
 unsafe fn all_panels<I: Isa, L: Lines, const R: usize, const N: usize>(
     isa: I,
-    keys: &Panels,
+    [keys, ahead]: [&Panels; 2],
     panels: usize,
     (queries, pairs): (*const u32, usize),
     scores: *mut f32,
@@ -59,9 +59,11 @@ unsafe fn all_panels<I: Isa, L: Lines, const R: usize, const N: usize>(
     let mut panel = 0;
     while panel < panels {
         let mut at = [std::ptr::null(); N];
+        let mut next = [std::ptr::null(); N];
         let mut i = 0;
         while i < N {
             at[i] = keys[panel + i];
+            next[i] = ahead[panel + i];
             i += 1;
         }
         let mut sums = [[isa.splat(0.0); N]; R];
@@ -72,6 +74,7 @@ unsafe fn all_panels<I: Isa, L: Lines, const R: usize, const N: usize>(
             let mut i = 0;
             while i < N {
                 lines[i] = L::load(isa, at[i].add(pair * L::Element::BYTES));
+                isa.prefetch_second(next[i].wrapping_add(pair * L::Element::BYTES));
                 i += 1;
             }
             let mut row = 0;
@@ -100,8 +103,8 @@ unsafe fn all_panels<I: Isa, L: Lines, const R: usize, const N: usize>(
 #[derive(Clone, Copy)]
 pub(super) struct Weighted<'a> {
     pub(super) values: &'a Panels,
-    /// Bytes of the lines of 16 dimensions in a panel.
-    pub(super) group_bytes: usize,
+    /// What is asked for meanwhile.
+    pub(super) ahead: &'a Panels,
     /// Vectors of 16 dimensions.
     pub(super) groups: usize,
     /// Of pairs of factors, a row each [`TILE`] of them.
@@ -202,12 +205,18 @@ unsafe fn some_groups<I: Isa, L: Lines, const R: usize, const D: usize>(
     }
     let mut pair = start;
     while pair < end {
-        let place = group * rows.group_bytes + pair % (LANES / 2) * L::Element::BYTES;
+        let place = (pair % (LANES / 2) * rows.groups + group) * L::Element::BYTES;
         let at = rows.values.get_unchecked(pair / (LANES / 2)).add(place);
+        let next = rows
+            .ahead
+            .get_unchecked(pair / (LANES / 2))
+            .wrapping_add(place);
         let mut lines = [L::load(isa, at); D];
+        isa.prefetch_second(next);
         let mut i = 1;
         while i < D {
-            lines[i] = L::load(isa, at.add(i * rows.group_bytes));
+            lines[i] = L::load(isa, at.add(i * L::Element::BYTES));
+            isa.prefetch_second(next.wrapping_add(i * L::Element::BYTES));
             i += 1;
         }
         let mut row = 0;
@@ -234,9 +243,10 @@ unsafe fn some_groups<I: Isa, L: Lines, const R: usize, const D: usize>(
 #[inline(always)]
 unsafe fn last_position<I: Isa, L: Lines>(isa: I, row: Weighted<'_>, pair: usize) {
     let factors = L::factors(isa, row.weights.add(pair * L::WORDS));
-    let at = row.values[pair / (LANES / 2)].add(pair % (LANES / 2) * L::Element::BYTES);
+    let place = pair % (LANES / 2) * row.groups * L::Element::BYTES;
+    let at = row.values[pair / (LANES / 2)].add(place);
     for group in 0..row.groups {
-        let line = L::load_first(isa, at.add(group * row.group_bytes));
+        let line = L::load_first(isa, at.add(group * L::Element::BYTES));
         let sum = row.sums.add(group * LANES);
         isa.store(sum, L::add(isa, isa.load(sum), line, factors));
     }

@@ -8,11 +8,17 @@ use super::{PANELS, TILE};
 use crate::kv::{KvFormat, KvPool, gather_row};
 use crate::simd::{Isa, LANES};
 
+/// Panels from the one that is read to the one that is asked for. Keys are read four at a time.
+pub(super) const KEYS_AHEAD: usize = 4;
+const VALUES_AHEAD: usize = 4;
+
 /// A tile of one KV head.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     pub(super) keys: Panels,
     pub(super) values: Panels,
+    /// What to ask for while a panel of keys is read, and while one of values is.
+    pub(super) ahead: [Panels; 2],
     pub(super) scales: Scales,
     pub(super) has_scales: bool,
 }
@@ -39,6 +45,7 @@ impl Tile {
         let mut tile = Self {
             keys: [std::ptr::null(); PANELS],
             values: [std::ptr::null(); PANELS],
+            ahead: [[std::ptr::null(); PANELS]; 2],
             scales: Scales {
                 keys: [std::ptr::null(); PANELS],
                 values: [std::ptr::null(); PANELS],
@@ -54,7 +61,26 @@ impl Tile {
         for panel in panels..PANELS {
             tile.keys[panel] = tile.keys[panels - 1];
         }
+        tile.ahead = [tile.keys, tile.values];
         tile
+    }
+
+    /// Asks for panels before they are read: of this tile, of its values, and of the tile that comes next.
+    pub(super) fn look_ahead(&mut self, panels: usize, next: Option<&Self>) {
+        for panel in 0..panels {
+            let at = panel + KEYS_AHEAD;
+            self.ahead[0][panel] = match at.checked_sub(panels) {
+                None => self.keys[at],
+                Some(value) if value < panels => self.values[value],
+                Some(_) => self.keys[panel],
+            };
+            let at = panel + VALUES_AHEAD;
+            self.ahead[1][panel] = match (at.checked_sub(panels), next) {
+                (None, _) => self.values[at],
+                (Some(key), Some(next)) if key < PANELS => next.keys[key],
+                _ => self.values[panel],
+            };
+        }
     }
 
     #[inline(always)]
@@ -131,6 +157,7 @@ impl Tile {
         for panel in panels..PANELS {
             wide.keys[panel] = wide.keys[panels - 1];
         }
+        wide.ahead = [wide.keys, wide.values];
         wide
     }
 }

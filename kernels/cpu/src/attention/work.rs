@@ -1,14 +1,15 @@
 //! One member's work on one piece.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::lines::{Element, Lines};
+use super::lines::Lines;
 use super::plan::{Piece, PieceKind, WritePiece};
 use super::product::{Weighted, rows_at_once, scores, weighted};
 use super::scratch::{ROWS, Scratch};
 use super::softmax::{Summary, finish, join, weights};
-use super::tile::{Tile, TilePlace};
+use super::tile::{KEYS_AHEAD, Tile, TilePlace};
 use super::{AttentionLayer, AttentionPlan, TILE};
 use crate::kv::{encode, put_row};
 use crate::rope::rotate;
@@ -90,17 +91,19 @@ impl<I: Isa> Worker<'_, I> {
                 self.prefill::<L>(&queries);
             }
             PieceKind::Decode => {
+                let mut first = self.begin(&queries, 0, context);
                 self.write_head(queries.token, piece.head);
                 self.pack::<L>(&queries);
-                self.decode::<L>(&queries, 0..context.div_ceil(TILE), context);
+                self.decode::<L>(&queries, &mut first, context);
                 self.finish_rows(&queries);
             }
             PieceKind::Tiles { first, end, split } => {
+                let begun = self.begin(&queries, first, context);
                 if end == context.div_ceil(TILE) {
                     self.write_head(queries.token, piece.head);
                 }
                 self.pack::<L>(&queries);
-                self.partial_tiles::<L>(&queries, first..end, split, context);
+                self.partial_tiles::<L>(&queries, (first..end, begun), split, context);
             }
         }
     }
@@ -114,7 +117,7 @@ impl<I: Isa> Worker<'_, I> {
         let factor = layer.scale * std::f32::consts::LOG2_E;
         let mut first = 0;
         while first < queries.rows {
-            let some = rows_at_once::<I>(queries.rows - first);
+            let some = self.rows_at_once(queries.rows - first);
             let to = self.scratch.queries.add(first * dims / 2 * L::WORDS);
             for row in 0..some {
                 let (query, member) = ((first + row) / group, (first + row) % group);
@@ -138,6 +141,16 @@ impl<I: Isa> Worker<'_, I> {
         }
     }
 
+    /// Rows that go through a tile together, where `left` remain.
+    #[inline(always)]
+    fn rows_at_once(&self, left: usize) -> usize {
+        if self.layer.switches.share {
+            rows_at_once::<I>(left)
+        } else {
+            1
+        }
+    }
+
     #[inline(always)]
     fn place(&self, queries: &Queries, tile: usize, end: usize) -> TilePlace<'_> {
         TilePlace {
@@ -151,17 +164,52 @@ impl<I: Isa> Worker<'_, I> {
     }
 
     #[inline(always)]
-    unsafe fn decode<L: Lines>(
-        &self,
-        queries: &Queries,
-        tiles: std::ops::Range<usize>,
-        context: usize,
-    ) {
-        for tile in tiles {
-            let place = self.place(queries, tile, context);
-            let found = Tile::find(&place, &self.scratch);
+    unsafe fn decode<L: Lines>(&self, queries: &Queries, next: &mut Option<Tile>, context: usize) {
+        let tiles = context.div_ceil(TILE);
+        for tile in 0..tiles {
+            let found = self.find(queries, tile..tiles, context, next);
             self.all_rows::<L>(queries, &found, tile);
         }
+    }
+
+    /// Asks for the first panels of a tile, which will be there when the queries are packed.
+    #[inline(always)]
+    unsafe fn begin(&self, queries: &Queries, tile: usize, context: usize) -> Option<Tile> {
+        let shape = &self.plan.shape;
+        if !self.layer.switches.prefetch || !shape.has_panels() {
+            return None;
+        }
+        let found = Tile::find(&self.place(queries, tile, context), &self.scratch);
+        for panel in &found.keys[..KEYS_AHEAD] {
+            for byte in (0..shape.key_panel_bytes()).step_by(64) {
+                self.isa.prefetch_second(panel.add(byte));
+            }
+        }
+        Some(found)
+    }
+
+    /// The first of `tiles`, which `next` may already be; leaves the second there, for it is asked for meanwhile.
+    #[inline(always)]
+    unsafe fn find(
+        &self,
+        queries: &Queries,
+        tiles: Range<usize>,
+        context: usize,
+        next: &mut Option<Tile>,
+    ) -> Tile {
+        let place = self.place(queries, tiles.start, context);
+        let mut found = match next.take() {
+            Some(found) => found,
+            None => Tile::find(&place, &self.scratch),
+        };
+        if self.layer.switches.prefetch && self.plan.shape.has_panels() {
+            if tiles.start + 1 < tiles.end {
+                let place = self.place(queries, tiles.start + 1, context);
+                *next = Some(Tile::find(&place, &self.scratch));
+            }
+            found.look_ahead(place.count.div_ceil(LANES), next.as_ref());
+        }
+        found
     }
 
     #[inline(always)]
@@ -182,7 +230,7 @@ impl<I: Isa> Worker<'_, I> {
     unsafe fn all_rows<L: Lines>(&self, queries: &Queries, found: &Tile, tile: usize) {
         let mut first = 0;
         while first < queries.rows {
-            let some = rows_at_once::<I>(queries.rows - first);
+            let some = self.rows_at_once(queries.rows - first);
             let summaries = self.some_rows::<L>(queries, found, tile, first, some);
             let dims = self.plan.shape.padded_dim();
             for (row, summary) in summaries.iter().enumerate().take(some) {
@@ -200,8 +248,9 @@ impl<I: Isa> Worker<'_, I> {
         }
     }
 
-    /// A group of rows over one tile, into `scratch.sums`.
-    #[inline(always)]
+    /// A group of rows over one tile, into `scratch.sums`. It has no vectors of its own, and need not be compiled for
+    /// each of its callers.
+    #[inline(never)]
     unsafe fn some_rows<L: Lines>(
         &self,
         queries: &Queries,
@@ -231,7 +280,7 @@ impl<I: Isa> Worker<'_, I> {
     unsafe fn partial_tiles<L: Lines>(
         &self,
         queries: &Queries,
-        tiles: std::ops::Range<usize>,
+        (tiles, mut next): (Range<usize>, Option<Tile>),
         split: usize,
         context: usize,
     ) {
@@ -239,12 +288,11 @@ impl<I: Isa> Worker<'_, I> {
         let (dims, group) = (self.plan.shape.padded_dim(), self.plan.group);
         let values = self.plan.partial_values();
         let partials = self.plan.partials().add(split.place);
-        for tile in tiles {
-            let place = self.place(queries, tile, context);
-            let found = Tile::find(&place, &self.scratch);
+        for tile in tiles.clone() {
+            let found = self.find(queries, tile..tiles.end, context, &mut next);
             let mut first = 0;
             while first < group {
-                let some = rows_at_once::<I>(group - first);
+                let some = self.rows_at_once(group - first);
                 let summaries = self.some_rows::<L>(queries, &found, tile, first, some);
                 for (row, summary) in summaries.iter().enumerate().take(some) {
                     let to = partials.add((tile * group + first + row) * values);
@@ -316,7 +364,8 @@ impl<L: Lines> Kernel for Rows<'_, L> {
         unsafe {
             let queries = (self.queries, rows, self.dims / 2);
             let panels = longest.div_ceil(LANES);
-            scores::<I, L>(isa, &self.found.keys, panels, queries, self.scratch.scores);
+            let keys = [&self.found.keys, &self.found.ahead[0]];
+            scores::<I, L>(isa, keys, panels, queries, self.scratch.scores);
             for (row, count) in self.counts.iter().enumerate() {
                 let from = self.scratch.scores.add(row * TILE);
                 let to = self.scratch.weights.add(row * TILE / 2 * L::WORDS);
@@ -327,7 +376,7 @@ impl<L: Lines> Kernel for Rows<'_, L> {
             }
             let rows = Weighted {
                 values: &self.found.values,
-                group_bytes: LANES / 2 * L::Element::BYTES,
+                ahead: &self.found.ahead[1],
                 groups,
                 weights: self.scratch.weights,
                 sums: self.scratch.sums,

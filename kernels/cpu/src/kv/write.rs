@@ -141,9 +141,10 @@ pub(super) unsafe fn put_in_panel<T: Copy>(
 ) {
     let (keys, values) = (keys.cast::<T>(), values.cast::<T>());
     let format = shape.format;
+    let groups = shape.padded_dim() / LANES;
     for dim in 0..shape.head_dim {
         *keys.add(line_element(format, dim / 2, position, dim % 2)) = *key.add(dim);
-        let line = dim / LANES * (LANES / 2) + position / 2;
+        let line = position / 2 * groups + dim / LANES;
         *values.add(line_element(format, line, dim % LANES, position % 2)) = *value.add(dim);
     }
 }

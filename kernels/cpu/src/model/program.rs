@@ -12,7 +12,7 @@ use std::time::Instant;
 use super::buffers::Floats;
 use super::model::Model;
 use super::phase::{Job, Phases, Source, Then};
-use crate::attention::{AttentionLayer, AttentionPlan, StepRows, Turn};
+use crate::attention::{AttentionLayer, AttentionPlan, StepRows, Switches, Turn};
 use crate::epilogue::{AddResidual, SwiGlu, Tile};
 use crate::kv::KvPool;
 use crate::matrix::{Form, Matrix, read_row};
@@ -153,6 +153,7 @@ impl Program<'_> {
             scale: 1.0 / (self.model.shape.head_dim as f32).sqrt(),
             arithmetic: self.phases.settings.arithmetic,
             out: buffers.attended.row(0),
+            switches: Switches::ALL,
         };
         for phase in 0..self.attention.phases() {
             let turn = Turn {

@@ -221,6 +221,9 @@ impl Isa for Avx2 {
         pack_pairs(low: Floats, high: Floats) -> Ints {
             _mm256_or_si256(bf16_bits(low), _mm256_slli_epi32::<16>(bf16_bits(high)))
         }
+        join_pairs(low: Floats, high: Floats) -> Ints {
+            _mm256_or_si256(_mm256_srli_epi32::<16>(_mm256_castps_si256(low)), _mm256_castps_si256(high))
+        }
         dot_bf16(sum: Floats, a: Ints, b: Ints) -> Floats {
             add_product::<false>(add_product::<true>(flushed(sum), a, b), a, b)
         }
@@ -276,6 +279,7 @@ impl Isa for Avx2 {
         }}
         any(mask: Floats) -> bool { _mm256_movemask_ps(_mm256_or_ps(mask[0], mask[1])) != 0 }
         prefetch(address: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+        prefetch_second(address: *const u8) -> () { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
 
     memory_operations! {
@@ -304,6 +308,10 @@ impl Isa for Avx2 {
         load_pairs(from: *const u16) -> Ints {
             [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(16).cast())]
         }
+        store_pairs(to: *mut u16, value: Ints) {{
+            _mm256_storeu_si256(to.cast(), value[0]);
+            _mm256_storeu_si256(to.add(16).cast(), value[1]);
+        }}
         load_int(from: *const i32) -> Ints {
             [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(8).cast())]
         }

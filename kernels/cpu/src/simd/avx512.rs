@@ -120,6 +120,9 @@ impl Isa for Avx512 {
         pack_pairs(low: __m512, high: __m512) -> __m512i {
             _mm512_or_si512(bf16_bits(low), _mm512_slli_epi32::<16>(bf16_bits(high)))
         }
+        join_pairs(low: __m512, high: __m512) -> __m512i {
+            _mm512_or_si512(_mm512_srli_epi32::<16>(_mm512_castps_si512(low)), _mm512_castps_si512(high))
+        }
         dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {
             // Integers and pairs of bfloat16 are the same 512 bits.
             _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b))
@@ -151,6 +154,7 @@ impl Isa for Avx512 {
         select(mask: __mmask16, a: __m512, b: __m512) -> __m512 { _mm512_mask_blend_ps(mask, b, a) }
         select_int(mask: __mmask16, a: __m512i, b: __m512i) -> __m512i { _mm512_mask_blend_epi32(mask, b, a) }
         prefetch(address: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+        prefetch_second(address: *const u8) -> () { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
 
     memory_operations! {
@@ -167,6 +171,7 @@ impl Isa for Avx512 {
             _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value))
         }
         load_pairs(from: *const u16) -> __m512i { _mm512_loadu_si512(from.cast()) }
+        store_pairs(to: *mut u16, value: __m512i) { _mm512_storeu_si512(to.cast(), value) }
         load_int(from: *const i32) -> __m512i { _mm512_loadu_si512(from.cast()) }
         store_int(to: *mut i32, value: __m512i) { _mm512_storeu_si512(to.cast(), value) }
         store_i8(to: *mut i8, value: __m512i) { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(value)) }

@@ -132,6 +132,13 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn high(self, pairs: Self::P) -> Self::F;
     /// The pairs (low, high) of two vectors, each value rounded to the nearest bfloat16, ties to even.
     fn pack_pairs(self, low: Self::F, high: Self::F) -> Self::P;
+    /// The pairs (low, high) of two vectors whose values are bfloat16 already: nothing is rounded.
+    fn join_pairs(self, low: Self::F, high: Self::F) -> Self::P;
+    /// Writes 16 pairs.
+    ///
+    /// # Safety
+    /// 32 values can be written there. Any alignment.
+    unsafe fn store_pairs(self, to: *mut u16, value: Self::P);
     /// (sum + high × high) + low × low, each sum of an exact product rounded once; subnormal operands and results count
     /// as zero.
     fn dot_bf16(self, sum: Self::F, a: Self::P, b: Self::P) -> Self::F;
@@ -220,6 +227,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn select_int(self, mask: Self::M, a: Self::I, b: Self::I) -> Self::I;
     /// Brings a cache line near.
     fn prefetch(self, address: *const u8);
+    /// Brings a cache line as near as the second level: more of these can be under way at once.
+    fn prefetch_second(self, address: *const u8);
 }
 
 /// Which implementation, as a value: chosen once at start.

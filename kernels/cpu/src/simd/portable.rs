@@ -165,6 +165,16 @@ impl Isa for Portable {
         })
     }
     #[inline]
+    fn join_pairs(self, low: Floats, high: Floats) -> [u32; LANES] {
+        each(low, high, |low, high| {
+            (low.to_bits() >> 16) | high.to_bits()
+        })
+    }
+    #[inline]
+    unsafe fn store_pairs(self, to: *mut u16, value: [u32; LANES]) {
+        to.cast::<[u32; LANES]>().write_unaligned(value);
+    }
+    #[inline]
     fn dot_bf16(self, sum: Floats, a: [u32; LANES], b: [u32; LANES]) -> Floats {
         std::array::from_fn(|lane| {
             let half =
@@ -311,4 +321,6 @@ impl Isa for Portable {
     }
     #[inline]
     fn prefetch(self, _address: *const u8) {}
+    #[inline]
+    fn prefetch_second(self, _address: *const u8) {}
 }

@@ -120,6 +120,10 @@ impl Kernel for Everything<'_> {
             let mut words = [0_u32; 16];
             isa.store_bytes(words.as_mut_ptr().cast(), byte(self.a));
             exact.extend(words);
+            let mut pairs = [0_u16; 32];
+            let (even, odd) = (isa.low(pair(self.a)), isa.high(pair(self.b)));
+            isa.store_pairs(pairs.as_mut_ptr(), isa.join_pairs(even, odd));
+            exact.extend(pairs.map(u32::from));
             let mut halves = [0_u16; 16];
             isa.store_bf16(halves.as_mut_ptr(), a);
             exact.extend(halves.map(u32::from));

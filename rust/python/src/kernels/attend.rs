@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use diptych_cpu::attention::{AttentionLayer, AttentionPlan, StepRows, Turn};
+use diptych_cpu::attention::{AttentionLayer, AttentionPlan, StepRows, Switches, Turn};
 use diptych_cpu::kv::{KvPool, KvShape};
 use diptych_cpu::rope::Rope;
 use pyo3::prelude::*;
@@ -136,6 +136,7 @@ fn attend_step(
         scale: options.scale,
         arithmetic: arithmetic(&options.arithmetic)?,
         out: out.as_mut_ptr(),
+        switches: Switches::ALL,
     };
     let set = instruction_set(options.instruction_set.as_deref())?;
     for phase in 0..parts.plan.phases() {

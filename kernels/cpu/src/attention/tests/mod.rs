@@ -234,6 +234,7 @@ impl<'a> Engine<'a> {
             scale: case.scale(),
             arithmetic: case.arithmetic,
             out: out.as_mut_ptr(),
+            switches: Switches::ALL,
         };
         // Twice: what is reused from layer to layer has to be as new.
         for _ in 0..2 {
@@ -288,7 +289,8 @@ unsafe fn stored(
         let line = panel * shape.head_dim / 2 + dim / 2;
         line_element(shape.format, line, position, dim % 2)
     } else {
-        let line = panel * shape.padded_dim() / 2 + dim / LANES * 8 + position / 2;
+        let groups = shape.padded_dim() / LANES;
+        let line = (panel * 8 + position / 2) * groups + dim / LANES;
         line_element(shape.format, line, dim % LANES, position % 2)
     };
     let scale = match shape.format {
