@@ -1,4 +1,4 @@
-//! What follows a product while its sums are still near: bias, residual, SwiGLU.
+//! What follows a product while its sums are still near: bias, residual, `SwiGLU`.
 
 use crate::math::silu;
 use crate::rows::{GROUP, RowBuffer};

@@ -110,11 +110,7 @@ impl AttentionPlan {
             "{heads} query heads cannot share {} KV heads",
             shape.kv_heads
         );
-        let group = heads / shape.kv_heads;
-        let queries = (1..=6)
-            .map(|power| 1 << power)
-            .rfind(|queries| queries * group <= 128)
-            .unwrap_or(1);
+        let (group, queries) = sharing(shape, heads);
         let bytes = scratch::bytes(shape, group, queries);
         Ok(Self {
             shape: *shape,
@@ -127,6 +123,16 @@ impl AttentionPlan {
             work: Vec::new(),
             splits: Vec::new(),
         })
+    }
+
+    /// Upper bound of what such a plan allocates, in bytes, for sequences of at most `max_model_len` tokens.
+    #[must_use]
+    pub fn bytes(shape: &KvShape, heads: usize, members: usize, max_model_len: usize) -> usize {
+        let (group, queries) = sharing(shape, heads);
+        let tile = group * (shape.padded_dim() + LANES) * size_of::<f32>();
+        // Only rows whose heads are fewer than these pieces are split; the memory for them grows to twice the need.
+        let partials = 2 * PIECES_PER_MEMBER * members * max_model_len.div_ceil(TILE) * tile;
+        scratch::bytes(shape, group, queries) * members + partials
     }
 
     /// Shares out a step, and has `rope` cover its positions.
@@ -246,6 +252,16 @@ impl AttentionPlan {
             self.work.push(Piece { row, head, kind });
         }
     }
+}
+
+/// Query heads of a KV head, and queries of a prefill piece.
+fn sharing(shape: &KvShape, heads: usize) -> (usize, usize) {
+    let group = heads / shape.kv_heads;
+    let queries = (1..=6)
+        .map(|power| 1 << power)
+        .rfind(|queries| queries * group <= 128)
+        .unwrap_or(1);
+    (group, queries)
 }
 
 fn require_length(name: &'static str, length: usize, expected: usize) -> Result<(), RowsError> {

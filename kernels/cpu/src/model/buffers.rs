@@ -127,15 +127,15 @@ struct Layout {
 impl Layout {
     fn new(shape: &ModelShape, weights: &Weights, settings: &Settings) -> Self {
         let mut used = [Used::default(); 3];
-        let mut uses = |which: usize, matrix: &crate::matrix::Matrix| {
+        let mut mark = |which: usize, matrix: &crate::matrix::Matrix| {
             used[which].0[place(matrix.format.form(settings.arithmetic))] = true;
         };
-        uses(0, &weights.head);
+        mark(0, &weights.head);
         for layer in &weights.layers {
-            layer.qkv.iter().for_each(|part| uses(0, part));
-            uses(0, &layer.gate_up);
-            uses(1, &layer.output);
-            uses(2, &layer.down);
+            layer.qkv.iter().for_each(|part| mark(0, part));
+            mark(0, &layer.gate_up);
+            mark(1, &layer.output);
+            mark(2, &layer.down);
         }
         let tokens = settings.max_tokens;
         let hidden_rows = tokens.max(LOGIT_ROWS);
@@ -206,13 +206,13 @@ pub(super) struct Buffers {
     pub(super) normed: Floats,
     /// `[tokens][hidden]`, where the residual sum is a pass of its own.
     pub(super) projected: Floats,
-    /// `[MLP rows][2 × intermediate]`, where SwiGLU is a pass of its own.
+    /// `[MLP rows][2 × intermediate]`, where `SwiGLU` is a pass of its own.
     pub(super) gate_up: Floats,
     /// Normed rows.
     pub(super) hidden_rows: Forms,
     /// What attention gave.
     pub(super) attended_rows: Forms,
-    /// What SwiGLU gave.
+    /// What `SwiGLU` gave.
     pub(super) wide_rows: Forms,
     /// How many sampled rows are computed at once.
     pub(super) head_rows: usize,

@@ -19,6 +19,9 @@ use crate::pool::Team;
 use crate::rope::Rope;
 use crate::sampling::SamplingRow;
 
+/// Bytes of scratch for each id of the vocabulary while a row is sampled: counts, keys, weights, sums.
+const SAMPLING_BYTES: usize = 64;
+
 /// What a step gave, one value for each sampling row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOutput {
@@ -240,5 +243,14 @@ pub fn bytes_per_block(shape: &ModelShape, settings: &Settings) -> usize {
 #[must_use]
 pub fn activation_bytes(shape: &ModelShape, weights: &Weights, settings: &Settings) -> usize {
     let angles = settings.max_model_len * shape.head_dim * size_of::<f32>();
-    buffers::activation_bytes(shape, weights, settings) + RowState::bytes(settings) + angles
+    let cache = kv_shape(shape, settings);
+    let attention = AttentionPlan::bytes(
+        &cache,
+        shape.heads,
+        settings.threads,
+        settings.max_model_len,
+    );
+    let sampling = settings.threads * settings.vocabulary * SAMPLING_BYTES;
+    let buffers = buffers::activation_bytes(shape, weights, settings);
+    buffers + attention + sampling + RowState::bytes(settings) + angles
 }

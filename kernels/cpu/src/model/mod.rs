@@ -12,13 +12,11 @@ mod report;
 mod settings;
 mod shape;
 mod state;
-#[cfg(test)]
-mod tests;
 mod weights;
 
 pub use engine::{Engine, StepOutput, activation_bytes, bytes_per_block};
 pub use plan::{PLACEHOLDER, PlanError, SamplingInput, StepInput};
-pub use report::Report;
+pub use report::{Report, moved_bytes};
 pub use settings::{Fusions, Settings};
 pub use shape::{ModelError, ModelShape};
 pub use weights::{LayerWeights, WeightOwner, Weights};

@@ -261,12 +261,12 @@ impl Phases<'_> {
             }
         }
     }
+}
 
-    /// Runs `work` for each row, shared by the members, and waits until all are done.
-    pub(super) fn each_row(&self, member: &Member, count: usize, mut work: impl FnMut(usize)) {
-        while let Some(rows) = member.claim_run(count, count, 8) {
-            rows.for_each(&mut work);
-        }
-        member.wait();
+/// Runs `work` for each row, shared by the members, and waits until all are done.
+pub(super) fn each_row(member: &Member, count: usize, mut work: impl FnMut(usize)) {
+    while let Some(rows) = member.claim_run(count, count, 8) {
+        rows.for_each(&mut work);
     }
+    member.wait();
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::buffers::Floats;
 use super::model::Model;
-use super::phase::{Job, Phases, Source, Then};
+use super::phase::{Job, Phases, Source, Then, each_row};
 use crate::attention::{AttentionLayer, AttentionPlan, StepRows, Switches, Turn};
 use crate::epilogue::{AddResidual, SwiGlu, Tile};
 use crate::kv::KvPool;
@@ -83,7 +83,7 @@ impl Program<'_> {
     unsafe fn embed(&self, member: &Member) {
         let (embedding, hidden) = (&self.model.weights.embedding, self.model.shape.hidden);
         let residual = &self.phases.buffers.residual;
-        self.phases.each_row(member, self.ids.len(), |token| {
+        each_row(member, self.ids.len(), |token| {
             let row = std::slice::from_raw_parts_mut(residual.row(token), hidden);
             read_row(embedding, self.ids[token] as usize, row);
         });
@@ -123,13 +123,9 @@ impl Program<'_> {
                 }
             };
             let store = Then::Store(buffers.qkv.row(0).add(column), buffers.qkv.stride());
-            let job = job(*part, rows, (0, count), &vectors.qkv_bias, store);
-            let bias = if job.bias.is_null() {
-                job.bias
-            } else {
-                job.bias.add(column)
-            };
-            self.phases.product(member, &Job { bias, ..job });
+            let bias = vectors.qkv_bias.as_ref().map(|bias| &bias[column..]);
+            self.phases
+                .product(member, &job(*part, rows, (0, count), bias, store));
             column += part.outputs;
         }
     }
@@ -153,7 +149,10 @@ impl Program<'_> {
             scale: 1.0 / (self.model.shape.head_dim as f32).sqrt(),
             arithmetic: self.phases.settings.arithmetic,
             out: buffers.attended.row(0),
-            switches: Switches::ALL,
+            switches: Switches {
+                prefetch: self.phases.settings.fusions.prefetch,
+                ..Switches::ALL
+            },
         };
         for phase in 0..self.attention.phases() {
             let turn = Turn {
@@ -173,17 +172,12 @@ impl Program<'_> {
         };
         let (shared, own) = (&buffers.attended_rows, &scratch.attended_rows);
         let rows = self.phases.prepare(member, &source, shared, own);
-        self.add(
-            member,
-            layer.output,
-            rows,
-            (0, count),
-            &vectors.output_bias,
-            0,
-        );
+        let then = Then::Residual(buffers.residual.row(0), buffers.residual.stride());
+        let bias = vectors.output_bias.as_deref();
+        self.add(member, &job(layer.output, rows, (0, count), bias, then));
     }
 
-    /// Norm, gate and up, SwiGLU, down, residual; so many rows at once as there is room for.
+    /// Norm, gate and up, `SwiGLU`, down, residual; so many rows at once as there is room for.
     unsafe fn mlp(&self, member: &Member, index: usize) {
         let (layer, vectors) = (
             &self.model.weights.layers[index],
@@ -201,7 +195,7 @@ impl Program<'_> {
         let most = wide.rows().count();
         for first in (0..count).step_by(most) {
             let part = (first, most.min(count - first));
-            let bias = &vectors.gate_up_bias;
+            let bias = vectors.gate_up_bias.as_deref();
             if self.phases.settings.fusions.swiglu {
                 let then = Then::SwiGlu(wide);
                 self.phases
@@ -212,22 +206,20 @@ impl Program<'_> {
                     .product(member, &job(layer.gate_up, rows, part, bias, then));
                 self.activate(member, wide, part.1);
             }
-            let part_of_wide = (0, part.1);
+            let (residual, stride) = (buffers.residual.row(first), buffers.residual.stride());
+            let bias = vectors.down_bias.as_deref();
+            let then = Then::Residual(residual, stride);
             self.add(
                 member,
-                layer.down,
-                wide.rows(),
-                part_of_wide,
-                &vectors.down_bias,
-                first,
+                &job(layer.down, wide.rows(), (0, part.1), bias, then),
             );
         }
     }
 
-    /// SwiGLU as a pass of its own.
+    /// `SwiGLU` as a pass of its own.
     unsafe fn activate(&self, member: &Member, into: &RowBuffer, count: usize) {
         let gate_up = &self.phases.buffers.gate_up;
-        self.phases.each_row(member, count, |row| {
+        each_row(member, count, |row| {
             let tile = Tile {
                 sums: gate_up.row(row),
                 stride: gate_up.stride(),
@@ -244,33 +236,26 @@ impl Program<'_> {
         });
     }
 
-    /// Adds a product to the residual stream from its row `to` on.
-    unsafe fn add(
-        &self,
-        member: &Member,
-        matrix: Matrix,
-        rows: Rows,
-        part: (usize, usize),
-        bias: &Option<Vec<f32>>,
-        to: usize,
-    ) {
-        let buffers = self.phases.buffers;
-        let (residual, stride) = (buffers.residual.row(to), buffers.residual.stride());
+    /// Adds a product to the residual stream.
+    unsafe fn add(&self, member: &Member, job: &Job) {
+        let Then::Residual(residual, stride) = job.then else {
+            unreachable!("only the residual stream is added to")
+        };
         if self.phases.settings.fusions.residual {
-            let then = Then::Residual(residual, stride);
-            return self
-                .phases
-                .product(member, &job(matrix, rows, part, bias, then));
+            return self.phases.product(member, job);
         }
-        let then = Then::Store(buffers.projected.row(0), buffers.projected.stride());
-        self.phases
-            .product(member, &job(matrix, rows, part, bias, then));
-        self.phases.each_row(member, part.1, |row| {
+        let projected = &self.phases.buffers.projected;
+        let apart = Job {
+            then: Then::Store(projected.row(0), projected.stride()),
+            ..*job
+        };
+        self.phases.product(member, &apart);
+        each_row(member, job.count, |row| {
             let tile = Tile {
-                sums: buffers.projected.row(row),
-                stride: buffers.projected.stride(),
+                sums: projected.row(row),
+                stride: projected.stride(),
                 rows: 1,
-                columns: matrix.panels() * LANES,
+                columns: job.matrix.panels() * LANES,
                 bias: std::ptr::null(),
             };
             self.phases.settings.set.run(AddResidual {
@@ -313,7 +298,7 @@ impl Program<'_> {
                 self.model.weights.head,
                 rows,
                 (0, count),
-                &None,
+                None,
                 Then::Logits(vocabulary, kept, &buffers.logits),
             )
         };
@@ -362,7 +347,7 @@ fn job<'a>(
     matrix: Matrix<'a>,
     rows: Rows<'a>,
     (first, count): (usize, usize),
-    bias: &Option<Vec<f32>>,
+    bias: Option<&[f32]>,
     then: Then<'a>,
 ) -> Job<'a> {
     Job {
@@ -371,7 +356,7 @@ fn job<'a>(
         first,
         count,
         panels: matrix.panels(),
-        bias: bias.as_ref().map_or(std::ptr::null(), |bias| bias.as_ptr()),
+        bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
         then,
     }
 }

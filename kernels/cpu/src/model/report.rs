@@ -1,10 +1,46 @@
 //! What an engine found on its machine, for logs and for those who compare figures.
 
+use super::buffers::FEW_ROWS;
 use super::settings::Settings;
-use super::weights::Weights;
+use super::shape::ModelShape;
+use super::weights::{LayerWeights, Weights};
 use crate::kv::KvPool;
+use crate::matrix::{Form, Matrix};
 use crate::memory::huge_bytes;
 use crate::pool::Team;
+
+/// Bytes that a step of `tokens` tokens, `sampled` of them sampled greedily, moves at least between its passes: each
+/// weight once, each activation once for being written and once for each time it is read. The cache is not counted.
+#[must_use]
+pub fn moved_bytes(
+    shape: &ModelShape,
+    weights: &Weights,
+    settings: &Settings,
+    (tokens, sampled): (usize, usize),
+) -> usize {
+    let (fusions, hidden, wide) = (settings.fusions, shape.hidden, shape.intermediate);
+    let form = |matrix: &Matrix| match matrix.format.form(settings.arithmetic) {
+        Form::F32 => 4,
+        Form::Bf16 => 2,
+        Form::Int8 => 1,
+    };
+    let few = fusions.redundant_norm && tokens <= FEW_ROWS;
+    let times = if few { settings.threads } else { 1 };
+    let unless = |fused: bool, values: usize| if fused { 0 } else { 2 * 4 * values };
+    let row = |layer: &LayerWeights| {
+        let norms = 2 * times * (4 * hidden + unless(fusions.norm_prepare, hidden));
+        let prepared = hidden * (form(&layer.qkv[0]) + form(&layer.gate_up)) * (times + 1);
+        let attention = 2 * 4 * (shape.qkv_size() + shape.attended_size());
+        let attended = shape.attended_size() * form(&layer.output) * (times + 1);
+        let mlp = unless(fusions.swiglu, 2 * wide) + 2 * wide * form(&layer.down);
+        let residual = 2 * (2 * 4 * hidden + unless(fusions.residual, hidden));
+        norms + prepared + attention + attended + mlp + residual
+    };
+    let layers: usize = weights.layers.iter().map(row).sum();
+    let head =
+        4 * hidden + 2 * hidden * form(&weights.head) + unless(fusions.argmax, settings.vocabulary);
+    weights.step_bytes() + tokens * (layers + 2 * 4 * hidden) + sampled * head
+}
 
 /// What was found and granted.
 #[derive(Clone, Debug, PartialEq, Eq)]

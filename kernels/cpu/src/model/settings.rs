@@ -11,13 +11,13 @@ use crate::simd::InstructionSet;
 pub struct Fusions {
     /// Norms write the form that a product reads, instead of f32 rows that a second pass prepares.
     pub norm_prepare: bool,
-    /// SwiGLU over the sums of a tile, instead of a pass over all of them.
+    /// `SwiGLU` over the sums of a tile, instead of a pass over all of them.
     pub swiglu: bool,
     /// Residual sums over the sums of a tile, instead of a pass over all of them.
     pub residual: bool,
     /// The best logit of a greedy row over the sums of a tile, instead of a pass over all its logits.
     pub argmax: bool,
-    /// Weights are asked for ahead of their use, from two rows on.
+    /// Weights are asked for ahead of their use from two rows on, and the cache's lines in attention.
     pub prefetch: bool,
     /// With few rows every thread prepares them for itself, instead of waiting for their being shared.
     pub redundant_norm: bool,

@@ -105,6 +105,20 @@ impl ModelShape {
     /// # Errors
     /// The first size that they do not serve, and what would do.
     pub fn check(&self) -> Result<(), ModelError> {
+        for (name, value, fits, allowed) in self.rules() {
+            if !fits {
+                return Err(ModelError::Shape {
+                    name,
+                    value,
+                    allowed,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sizes: name, value, whether it will do, what would.
+    fn rules(&self) -> [(&'static str, usize, bool, &'static str); 8] {
         let size = 1..=(1 << 24);
         let many = 1..=65_536;
         let ids = 1..=(i32::MAX as usize);
@@ -113,7 +127,7 @@ impl ModelShape {
         let divides = self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads);
         let eights = (8..=1024).contains(&self.head_dim) && self.head_dim.is_multiple_of(8);
         let pairs = self.rope_frequencies.len();
-        let rules = [
+        [
             (
                 "vocabulary",
                 self.vocabulary,
@@ -162,16 +176,6 @@ impl ModelShape {
                 pairs == self.head_dim / 2,
                 "half of head_dim is wanted",
             ),
-        ];
-        for (name, value, fits, allowed) in rules {
-            if !fits {
-                return Err(ModelError::Shape {
-                    name,
-                    value,
-                    allowed,
-                });
-            }
-        }
-        Ok(())
+        ]
     }
 }

@@ -30,7 +30,7 @@ fn mixed(
     cuts: &[usize],
     order: u64,
 ) -> Vec<Vec<u32>> {
-    let (ids, other, third) = (prompt(2, LENGTH), prompt(5, LENGTH), prompt(6, LENGTH));
+    let (ids, other, third) = (prompt(2, LENGTH), prompt(5, 64), prompt(6, 64));
     let mut driver = Driver::new(model, settings);
     let count = driver.free.len();
     for place in 0..count {

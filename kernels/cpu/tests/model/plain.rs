@@ -1,9 +1,10 @@
 //! Against a forward in f64 that knows nothing of panels, blocks and threads.
 
+use diptych_cpu::matrix::{Matrix, read_row};
+use diptych_cpu::model::Weights;
+use diptych_cpu::model::random::interleaved_row;
+
 use super::*;
-use crate::matrix::{Matrix, read_row};
-use crate::model::Weights;
-use crate::model::random::interleaved_row;
 
 fn row(matrix: &Matrix, index: usize) -> Vec<f64> {
     let mut out = vec![0.0; matrix.inputs];

@@ -7,11 +7,13 @@ mod sampling;
 
 use std::sync::Arc;
 
-use super::random::{RandomFormats, RandomModel};
-use super::{Engine, Fusions, ModelShape, SamplingInput, Settings, StepInput, WeightOwner};
-use crate::kv::KvFormat;
-use crate::matrix::{Arithmetic, Format};
-use crate::simd::InstructionSet;
+use diptych_cpu::kv::KvFormat;
+use diptych_cpu::matrix::{Arithmetic, Format};
+use diptych_cpu::model::random::{RandomFormats, RandomModel};
+use diptych_cpu::model::{
+    Engine, Fusions, ModelShape, SamplingInput, Settings, StepInput, WeightOwner,
+};
+use diptych_cpu::simd::InstructionSet;
 
 /// hidden 48, 64 or 256; the formats of 32 and 256 inputs need the larger ones.
 fn shape(hidden: usize) -> ModelShape {

@@ -1,15 +1,17 @@
 //! Plans that contradict themselves or the settings.
 
 use super::*;
-use crate::model::PlanError;
 
 fn refused(change: impl FnOnce(&mut Plan)) -> String {
     let mut driver = Driver::new(&model(48, Format::F32, false, true), settings());
     let mut plan = driver.plan(&[(1, &[4]), (3, &[5, 6, 7])], 1);
     assert!(driver.engine.run(&plan.input(), &|| ()).is_ok());
     change(&mut plan);
-    let PlanError(message) = driver.engine.run(&plan.input(), &|| ()).unwrap_err();
-    message
+    driver
+        .engine
+        .run(&plan.input(), &|| ())
+        .unwrap_err()
+        .to_string()
 }
 
 type Change = fn(&mut Plan);
