@@ -163,7 +163,11 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run(visits={name: [] for name in names}, absent=absent, weight_bytes=weights)
     # Whoever ends this run ends the engine with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    asyncio.run(measure(options, place, names, run))
+    try:
+        asyncio.run(measure(options, place, names, run))
+    except KeyboardInterrupt:
+        print("ended before the last round: nothing is written", file=sys.stderr)
+        return 130
     text = written(run, options, place, launches, begun)
     print(text)
     if options.output is not None:

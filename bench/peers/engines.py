@@ -130,7 +130,7 @@ OUR_BATCHES = {**NO_SHARING, "W5": "how it cuts a long prompt would be our own c
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("diptych-bf16", 16, _ours("--dtype", "bfloat16"), _named_with_eos, ours=True),
+        Engine("diptych-bf16", 16, _ours(), _named_with_eos, ours=True),
         Engine("llama.cpp-bf16", 16, _llama("BF16"), _with_eos, environments.LLAMA_CPP, once=frozenset({"W4"})),
         Engine("llama.cpp-f16", 16, _llama("F16"), _with_eos, environments.LLAMA_CPP, spared=NO_SHARING),
         Engine(
