@@ -123,7 +123,7 @@ impl Case {
     }
 }
 
-/// Outputs [sequences][length][heads × head_dim], and what the pool holds: keys and values of each token.
+/// Outputs `[sequences][length][heads × head_dim]`, and what the pool holds: keys and values of each token.
 #[derive(PartialEq)]
 struct Results {
     out: Vec<f32>,

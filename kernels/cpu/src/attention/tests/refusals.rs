@@ -23,13 +23,14 @@ fn planned(rows: StepRows<'_>) -> Result<(), RowsError> {
     plan.plan(&rows, &mut rope)
 }
 
+fn refused(rows: StepRows<'_>, text: &str) {
+    let error = planned(rows).unwrap_err().to_string();
+    assert!(error.contains(text), "{error:?} does not say {text:?}");
+}
+
 #[test]
-fn contradictions_are_refused_with_the_value() {
+fn tokens_that_contradict_themselves_are_refused_with_the_value() {
     assert_eq!(planned(GOOD), Ok(()));
-    let refused = |rows: StepRows<'_>, text: &str| {
-        let error = planned(rows).unwrap_err().to_string();
-        assert!(error.contains(text), "{error:?} does not say {text:?}");
-    };
     let slots = &[64, 16, 17, 18];
     refused(StepRows { slots, ..GOOD }, "slots[0] of a step is 64");
     let slots = &[1, 2];
@@ -47,6 +48,10 @@ fn contradictions_are_refused_with_the_value() {
         StepRows { positions, ..GOOD },
         "positions[0] of a step is -1",
     );
+}
+
+#[test]
+fn rows_that_contradict_their_tokens_or_the_pool_are_refused_with_the_value() {
     let sequence_lengths = &[6, 4];
     refused(
         StepRows {
