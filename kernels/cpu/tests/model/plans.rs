@@ -15,6 +15,7 @@ fn refused(change: impl FnOnce(&mut Plan)) -> String {
 }
 
 type Change = fn(&mut Plan);
+type Setting = fn(&mut Settings);
 
 #[test]
 fn bad_plans_are_refused_with_what_is_wrong() {
@@ -42,27 +43,27 @@ fn bad_plans_are_refused_with_what_is_wrong() {
         }),
         ("query_starts 0 and 9", |plan| plan.query_starts[1] = 9),
         ("sequence_lengths has 1", |plan| {
-            plan.sequence_lengths.truncate(1)
+            plan.sequence_lengths.truncate(1);
         }),
         ("sequence_lengths from 1 to 65", |plan| {
-            plan.sequence_lengths[1] = 65
+            plan.sequence_lengths[1] = 65;
         }),
         ("brings 3 tokens", |plan| plan.sequence_lengths[1] = 2),
         ("3 decode rows", |plan| plan.num_decode_rows = 3),
         ("decode row 1", |plan| plan.num_decode_rows = 2),
         ("delta_rows from", |plan| plan.delta_rows[0] = -1),
         ("delta_starts + delta_counts", |plan| {
-            plan.delta_starts[0] = 4
+            plan.delta_starts[0] = 4;
         }),
         ("announce 3 blocks and bring 2", |plan| {
-            plan.delta_counts[0] = 2
+            plan.delta_counts[0] = 2;
         }),
         ("delta_blocks from", |plan| plan.delta_blocks[0] = 64),
         ("sampling_tokens from", |plan| plan.sampling.tokens[0] = 4),
         ("sampling_rows from", |plan| plan.sampling.rows[0] = 8),
         ("logprobs, which", |plan| plan.sampling.logprobs[1] = 0),
         ("temperature has 3", |plan| {
-            plan.sampling.temperature.truncate(3)
+            plan.sampling.temperature.truncate(3);
         }),
         ("side data", |plan| plan.sampling.penalty_offset[0] = 3),
         ("logit bias", |plan| {
@@ -79,7 +80,7 @@ fn bad_plans_are_refused_with_what_is_wrong() {
 #[test]
 fn settings_and_weights_that_do_not_fit_are_refused() {
     let model = model(48, Format::F32, false, true);
-    let cases: [(&str, fn(&mut Settings)); 5] = [
+    let cases: [(&str, Setting); 5] = [
         ("block_size is 3", |settings| settings.block_size = 3),
         ("vocabulary is 98", |settings| settings.vocabulary = 98),
         ("max_tokens is 0", |settings| settings.max_tokens = 0),

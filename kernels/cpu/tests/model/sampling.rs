@@ -58,7 +58,8 @@ fn more_sampled_rows_than_logits_are_kept_at_once() {
     for (row, id) in logits.iter().zip(&found.ids) {
         let best = row.iter().copied().fold(f32::MIN, f32::max);
         assert_eq!(
-            row.iter().position(|value| *value == best),
+            row.iter()
+                .position(|value| value.to_bits() == best.to_bits()),
             Some(*id as usize)
         );
     }
