@@ -40,10 +40,14 @@ def sensitive_variables(names: Iterable[str]) -> list[str]:
 
 
 def served_name(config: EngineConfig, model: ModelInfo) -> str:
-    """The name under which clients ask for the model: the one given, or the base name of a folder."""
-    if config.model in KNOWN_MODELS or not Path(config.model).expanduser().is_dir():
-        return config.model
-    return Path(model.folder).name
+    """The name under which clients ask for the model: the one given, or the base name of a folder or a file."""
+    path = Path(config.model).expanduser()
+    if config.model not in KNOWN_MODELS:
+        if path.is_dir():
+            return Path(model.folder).name
+        if path.is_file():
+            return path.stem
+    return config.model
 
 
 def resolve_config(config: EngineConfig, model: ModelInfo) -> EngineConfig:

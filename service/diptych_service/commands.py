@@ -1,4 +1,4 @@
-"""What `diptych serve | pull | version` do."""
+"""What `diptych serve | pull | quantize | version` do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="diptych", description="LLM inference behind an OpenAI-compatible API.")
-    commands = parser.add_subparsers(required=True, metavar="serve | pull | version")
+    commands = parser.add_subparsers(required=True, metavar="serve | pull | quantize | version")
     serve = commands.add_parser("serve", help="serve a model over HTTP")
     serve.add_argument("--config", type=Path, metavar="FILE", help="TOML file with [engine] and [service]")
     serve.add_argument("--print-config", action="store_true", help="print the settings in force as TOML, and end")
@@ -52,6 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("name", help="known name, folder, or Hugging Face id")
     pull.add_argument("--revision", default=None, help="branch, tag or commit of a Hugging Face repository")
     pull.set_defaults(run=_pull)
+    quantize = commands.add_parser("quantize", help="pack a model's weights in other formats, into a new folder")
+    quantize.add_argument("model", help="known name, folder, GGUF file, or Hugging Face id")
+    quantize.add_argument("--to", required=True, choices=hub.WEIGHT_FORMATS, help="formats of the weights")
+    quantize.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="new folder, for serve --model")
+    quantize.add_argument("--revision", default=None, help="branch, tag or commit of a Hugging Face repository")
+    quantize.set_defaults(run=_quantize)
     version = commands.add_parser("version", help="print the versions of what is installed")
     version.set_defaults(run=_version)
     return parser
@@ -86,6 +92,12 @@ def _run_service(options: argparse.Namespace) -> int:
 def _pull(options: argparse.Namespace) -> int:
     _log_to_stderr(logging.INFO)
     print(hub.resolve_model(options.name, options.revision, progress=True))
+    return 0
+
+
+def _quantize(options: argparse.Namespace) -> int:
+    _log_to_stderr(logging.INFO)
+    print(hub.quantize(options.model, options.to, options.output, revision=options.revision))
     return 0
 
 

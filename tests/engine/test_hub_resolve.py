@@ -159,7 +159,7 @@ def test_a_folder_that_lacks_something_says_what(model_folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./none", "~/none-of-that", "what is this", "a/b/c", ""])
 def test_what_is_no_model_at_all_is_refused_without_asking_anybody(name: str) -> None:
-    with pytest.raises(ModelError, match="no such folder, and neither a known name"):
+    with pytest.raises(ModelError, match="no such folder or GGUF file, and neither a known name"):
         resolve_model(name)
 
 

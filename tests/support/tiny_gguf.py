@@ -11,7 +11,8 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["a a", "Ġ Ġ", "Ġ a"]
 
 
-def write_gguf(path: Path) -> Path:
+def write_gguf(path: Path, *, marks: bool = True) -> Path:
+    """`marks`: each row of the keys tells where it stood: head · 100 + row. Otherwise they are small random numbers."""
     writer = gguf.GGUFWriter(path, "llama")
     _write_metadata(writer)
     random = np.random.default_rng(7)
@@ -31,9 +32,9 @@ def write_gguf(path: Path) -> Path:
         ("ffn_down", HIDDEN, INNER),
     ):
         quantised(f"blk.0.{name}.weight", rows, columns)
-    # Each row tells where it stood: head · 100 + row.
-    marks = np.add.outer(100 * np.arange(KV_HEADS), np.arange(HEAD)).reshape(-1, 1)
-    writer.add_tensor("blk.0.attn_k.weight", np.broadcast_to(marks, (KV_HEADS * HEAD, HIDDEN)).astype(np.float32))
+    rows = np.add.outer(100 * np.arange(KV_HEADS), np.arange(HEAD)).reshape(-1, 1)
+    keys = rows if marks else 0.1 * random.normal(size=(KV_HEADS * HEAD, HIDDEN))
+    writer.add_tensor("blk.0.attn_k.weight", np.broadcast_to(keys, (KV_HEADS * HEAD, HIDDEN)).astype(np.float32))
     for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"):
         writer.add_tensor(name, np.ones(HIDDEN, dtype=np.float32))
     writer.write_header_to_file()

@@ -128,7 +128,7 @@ def test_a_gguf_file_is_served_in_its_own_quantization(cache, tmp_path, gguf_fil
     assert (folder / "tiny.gguf").resolve() == gguf_file
     assert resolve_model(str(gguf_file)) == folder
     # The same weights widened to float32: what they are, in another arithmetic.
-    widened = logits_of(write_widened(gguf_file, tmp_path / "widened"), start_runner)
+    widened = logits_of(write_widened(gguf_file, tmp_path / "widened"), start_runner)[:, :96]
     for options in ({}, {"quantization": "gguf"}, {"dtype": "bfloat16"}):
         found = logits_of(folder, **options)
         assert (found - widened).abs().max() < 0.02 * widened.abs().max(), options

@@ -49,17 +49,30 @@ class _Tensor(NamedTuple):
 
 def convert(file: Path, folder: Path, progress: Progress) -> None:
     """Write the folder's files for the model in `file`. Raises `ModelError` for an architecture it does not know."""
-    reader = gguf.GGUFReader(file)
+    reader, config = _describe_model(file, folder)
+    tensors = [_describe(tensor) for tensor in reader.tensors if tensor.name not in _DERIVED]
+    _write_safetensors(folder / "model.safetensors", tensors, config, progress)
+
+
+def describe(file: Path, folder: Path) -> None:
+    """Write the folder's files but for the weights: `file` itself serves as those. Raises `ModelError`."""
+    _describe_model(file, folder)
+
+
+def _describe_model(file: Path, folder: Path) -> tuple[gguf.GGUFReader, Metadata]:
+    try:
+        reader = gguf.GGUFReader(file)
+    except (ValueError, IndexError, OSError) as error:
+        raise ModelError(f"{file} is not a valid GGUF file: {error}") from error
     metadata: Metadata = {name: field.contents() for name, field in reader.fields.items()}
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
-        raise ModelError(f"{file.name} holds a model of architecture {architecture!r}; only 'llama' can be converted")
+        raise ModelError(f"{file.name} holds a model of architecture {architecture!r}; only 'llama' can be read")
     config = hf_config(metadata, tied=all(tensor.name != "output.weight" for tensor in reader.tensors))
-    tensors = [_describe(tensor) for tensor in reader.tensors if tensor.name not in _DERIVED]
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", generation_config(metadata))
     write_tokenizer(metadata, folder)
-    _write_safetensors(folder / "model.safetensors", tensors, config, progress)
+    return reader, config
 
 
 def hf_config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:

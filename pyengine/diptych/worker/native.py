@@ -59,7 +59,7 @@ def choose_formats(options: WorkerOptions, source: WeightSource) -> tuple[str, s
         arithmetic, why = "float32", "the checkpoint is float16"
     else:
         arithmetic, why = choose_dtype(dtype, "cpu", source.stored, cpu_flags())
-    formats = options.quantization or (dtype if dtype in ("bfloat16", "float16") else "auto")
+    formats = options.quantization or source.formats or (dtype if dtype in ("bfloat16", "float16") else "auto")
     return formats, "float32" if arithmetic == "float16" else arithmetic, why
 
 

@@ -47,6 +47,8 @@ def start(init: WorkerInit) -> Started:
     clock = Clock()
     device = choose_device(options.device)
     config = read_model_config(init, Path(options.model))
+    if config.packed is not None:
+        raise SettingError(f"the weights are packed as {config.packed!r}, which only the native kernels read")
     with Checkpoint(Path(options.model)) as checkpoint:
         check_tensors(checkpoint.tensors, weight_shapes(config))
         stored = checkpoint.tensors["model.norm.weight"].dtype
