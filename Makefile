@@ -24,11 +24,11 @@ unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
-.PHONY: help setup serve test parity bench bench-peers soak clients gpu-check clean $(STAGES)
+.PHONY: help setup serve test parity quality bench bench-kernels bench-peers soak clients gpu-check clean $(STAGES)
 
 help:  ## List the targets
 	@echo "Usage: make TARGET [NAME=value ...]"
-	@sed -nE 's/^([a-z][a-z -]*):[^#]*## (.*)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -nE 's/^([a-z][a-z -]*):[^#]*## (.*)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 # --- Environment ------------------------------------------------------------------------------------------------------
 
@@ -106,6 +106,12 @@ bench: setup  ## Measure the core's step and the service over loopback
 	cargo bench -p diptych-core --locked
 	$(BIN)/python bench/step.py --skip-criterion
 	$(BIN)/python bench/serve.py --scripted $(ARGS)
+
+quality: setup  ## Measure what each format of weights and KV cache costs in perplexity (a quarter of an hour)
+	$(BIN)/python bench/quality.py $(ARGS)
+
+bench-kernels: setup  ## Measure what each fusion of the native kernels gains (ARGS=--kv-layout: layouts of the KV cache)
+	$(BIN)/python bench/kernels.py $(ARGS)
 
 bench-peers: setup  ## Measure Diptych against other engines on this CPU (installs them: GBs; half an hour)
 	@$(BIN)/diptych pull smollm2-135m >/dev/null
