@@ -38,7 +38,9 @@ async def visit(engine: Engine, conditions: Conditions, round_index: int) -> Vis
     logs = cache() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_read=300)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+    # A connection per request: llama.cpp's server closes idle ones just when they might be used again.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         client = Client(f"http://127.0.0.1:{port}", session, engine.dialect(conditions.place))
         process = EngineProcess(launch.command, launch.variables, logs / f"{engine.name}.log")
         try:
