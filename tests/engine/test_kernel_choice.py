@@ -16,7 +16,10 @@ from diptych.options import engine_options, resolve_config
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_folder(tmp_path)
+    folder = write_folder(tmp_path)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    change(folder, **sizes, head_dim=16)
+    return folder
 
 
 def resolved(folder: Path, **settings: Any) -> EngineConfig:

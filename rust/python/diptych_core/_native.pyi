@@ -46,6 +46,7 @@ __all__ = [
     "build_profile",
     "instruction_sets",
     "now_ns",
+    "pack_weights",
     "product",
     "run_scripted",
     "sample",
