@@ -47,7 +47,7 @@ def test_a_target_takes_the_worst_round_of_the_best_peer() -> None:
 def test_the_bandwidth_limit_is_held_in_the_worst_round() -> None:
     run = Run({"diptych-bf16": visits("W1", TPOT, 9.0, 11.0)}, bandwidths=[20.0, 30.0], weight_bytes=270_000_000)
     assert run.limit_ms == pytest.approx(9.0)
-    assert limit_outcome(run)[1] == "pass: 1.22 × 9.00 ms"
+    assert limit_outcome(run)[1] == "pass: 1.22 × 9.00 ms, at the median bandwidth 1.02 ×"
 
 
 def test_every_target_names_a_load_with_its_figure() -> None:
