@@ -25,6 +25,7 @@ struct Everything<'a> {
     c: &'a [u32; 16],
 }
 
+#[derive(Default)]
 struct Results {
     exact: Vec<u32>,
     /// Lanes that are NaN may differ in their payload.
@@ -35,27 +36,20 @@ impl Kernel for Everything<'_> {
     type Output = Results;
 
     #[inline(always)]
-    #[expect(clippy::too_many_lines, reason = "a list of all operations")]
     fn run<I: Isa>(self, isa: I) -> Results {
-        let mut out = Results {
-            exact: Vec::new(),
-            floats: Vec::new(),
-        };
-        let float = |values: &[u32; 16]| unsafe { isa.load(values.as_ptr().cast()) };
-        let int = |values: &[u32; 16]| unsafe { isa.load_int(values.as_ptr().cast()) };
-        let byte = |values: &[u32; 16]| unsafe { isa.load_bytes(values.as_ptr().cast()) };
-        let pair = |values: &[u32; 16]| unsafe { isa.load_pairs(values.as_ptr().cast()) };
-        let (a, b, c) = (float(self.a), float(self.b), float(self.c));
-        let keep = |values: &mut Vec<u32>, value: I::F| unsafe {
-            let mut lanes = [0.0_f32; 16];
-            isa.store(lanes.as_mut_ptr(), value);
-            values.extend(lanes.map(f32::to_bits));
-        };
-        let keep_int = |values: &mut Vec<u32>, value: I::I| unsafe {
-            let mut lanes = [0_i32; 16];
-            isa.store_int(lanes.as_mut_ptr(), value);
-            values.extend(lanes.map(|lane| lane as u32));
-        };
+        let mut out = Results::default();
+        self.arithmetic(isa, &mut out.floats);
+        self.choices(isa, &mut out.exact);
+        self.integers(isa, &mut out.exact);
+        self.stores(isa, &mut out.exact);
+        out
+    }
+}
+
+impl Everything<'_> {
+    #[inline(always)]
+    fn arithmetic<I: Isa>(&self, isa: I, out: &mut Vec<u32>) {
+        let (a, b, c) = (float(isa, self.a), float(isa, self.b), float(isa, self.c));
         for value in [
             isa.add(a, b),
             isa.sub(a, b),
@@ -66,76 +60,118 @@ impl Kernel for Everything<'_> {
             isa.min(a, b),
             isa.sqrt(a),
             isa.abs(a),
-            isa.dot_bf16(c, pair(self.a), pair(self.b)),
+            isa.dot_bf16(c, pair(isa, self.a), pair(isa, self.b)),
             isa.low(isa.pack_pairs(a, b)),
             isa.high(isa.pack_pairs(a, b)),
             unsafe { isa.load_f16(self.a.as_ptr().cast()) },
             isa.splat(isa.reduce_add(a)),
         ] {
-            keep(&mut out.floats, value);
+            keep(isa, out, value);
         }
-        let exact = &mut out.exact;
+    }
+
+    #[inline(always)]
+    fn choices<I: Isa>(&self, isa: I, out: &mut Vec<u32>) {
+        let (a, b, c) = (float(isa, self.a), float(isa, self.b), float(isa, self.c));
+        let ints = (int(isa, self.a), int(isa, self.b));
         for value in [
-            isa.low(pair(self.a)),
-            isa.high(pair(self.a)),
+            isa.low(pair(isa, self.a)),
+            isa.high(pair(isa, self.a)),
             isa.select(isa.greater(a, b), a, b),
             isa.select(isa.is_nan(a), b, c),
-            isa.as_float(int(self.a)),
-            isa.to_float(int(self.a)),
+            isa.as_float(ints.0),
+            isa.to_float(ints.0),
             unsafe { isa.load_bf16(self.a.as_ptr().cast()) },
         ] {
-            keep(exact, value);
+            keep(isa, out, value);
         }
-        let masks = [
-            isa.greater(a, b),
-            isa.is_nan(a),
-            isa.first(self.c[0] as usize % 20),
-        ];
-        for mask in masks {
-            keep_int(exact, isa.select_int(mask, int(self.a), int(self.b)));
-            exact.push(u32::from(isa.any(mask)));
+        let count = self.c[0] as usize % 20;
+        for mask in [isa.greater(a, b), isa.is_nan(a), isa.first(count)] {
+            keep_int(isa, out, isa.select_int(mask, ints.0, ints.1));
+            out.push(u32::from(isa.any(mask)));
         }
-        let as_ints =
-            |value: I::B| isa.dot_bytes(isa.splat_int(0), value, isa.splat_bytes(0x0101_0101));
+        let numbers = isa.abs(isa.select(isa.is_nan(a), isa.splat(0.0), a));
+        out.push(isa.reduce_max(numbers).to_bits());
+    }
+
+    #[inline(always)]
+    fn integers<I: Isa>(&self, isa: I, out: &mut Vec<u32>) {
+        let (a, b) = (int(isa, self.a), int(isa, self.b));
+        let (bytes, others) = (byte(isa, self.a), byte(isa, self.b));
+        let (zero, ones) = (isa.splat_int(0), isa.splat_bytes(0x0101_0101));
         let bits = u64::from(self.a[1]) << 32 | u64::from(self.b[1]);
         for value in [
-            isa.add_int(int(self.a), int(self.b)),
-            isa.shift_left::<23>(int(self.a)),
-            isa.as_int(a),
-            isa.to_int(isa.to_float(isa.dot_bytes(isa.splat_int(0), byte(self.a), byte(self.b)))),
-            isa.dot_bytes(int(self.c), byte(self.a), byte(self.b)),
-            as_ints(isa.low_nibbles(byte(self.a))),
-            as_ints(isa.high_nibbles(byte(self.a))),
-            as_ints(isa.add_where(byte(self.a), bits, 16)),
+            isa.add_int(a, b),
+            isa.shift_left::<23>(a),
+            isa.as_int(float(isa, self.a)),
+            isa.to_int(isa.to_float(isa.dot_bytes(zero, bytes, others))),
+            isa.dot_bytes(int(isa, self.c), bytes, others),
+            isa.dot_bytes(zero, isa.low_nibbles(bytes), ones),
+            isa.dot_bytes(zero, isa.high_nibbles(bytes), ones),
+            isa.dot_bytes(zero, isa.add_where(bytes, bits, 16), ones),
             unsafe { isa.load_i8(self.a.as_ptr().cast()) },
             offset_sum(isa, self.a, self.b),
             small_sum(isa, self.a, self.b),
         ] {
-            keep_int(exact, value);
+            keep_int(isa, out, value);
         }
+    }
+
+    #[inline(always)]
+    fn stores<I: Isa>(&self, isa: I, out: &mut Vec<u32>) {
+        let a = float(isa, self.a);
         unsafe {
             let mut bytes = [0_i8; 16];
             isa.store_i8(bytes.as_mut_ptr(), isa.load_i8(self.b.as_ptr().cast()));
-            exact.extend(bytes.map(|byte| byte as u32));
+            out.extend(bytes.map(|byte| byte as u32));
             let mut words = [0_u32; 16];
-            isa.store_bytes(words.as_mut_ptr().cast(), byte(self.a));
-            exact.extend(words);
+            isa.store_bytes(words.as_mut_ptr().cast(), byte(isa, self.a));
+            out.extend(words);
             let mut pairs = [0_u16; 32];
-            let (even, odd) = (isa.low(pair(self.a)), isa.high(pair(self.b)));
+            let (even, odd) = (isa.low(pair(isa, self.a)), isa.high(pair(isa, self.b)));
             isa.store_pairs(pairs.as_mut_ptr(), isa.join_pairs(even, odd));
-            exact.extend(pairs.map(u32::from));
+            out.extend(pairs.map(u32::from));
             let mut halves = [0_u16; 16];
             isa.store_bf16(halves.as_mut_ptr(), a);
-            exact.extend(halves.map(u32::from));
+            out.extend(halves.map(u32::from));
             isa.store_f16(halves.as_mut_ptr(), a);
-            exact.extend(halves.map(u32::from));
+            out.extend(halves.map(u32::from));
         }
-        exact.push(
-            isa.reduce_max(isa.abs(isa.select(isa.is_nan(a), isa.splat(0.0), a)))
-                .to_bits(),
-        );
-        out
     }
+}
+
+#[inline(always)]
+fn float<I: Isa>(isa: I, values: &[u32; 16]) -> I::F {
+    unsafe { isa.load(values.as_ptr().cast()) }
+}
+
+#[inline(always)]
+fn int<I: Isa>(isa: I, values: &[u32; 16]) -> I::I {
+    unsafe { isa.load_int(values.as_ptr().cast()) }
+}
+
+#[inline(always)]
+fn byte<I: Isa>(isa: I, values: &[u32; 16]) -> I::B {
+    unsafe { isa.load_bytes(values.as_ptr().cast()) }
+}
+
+#[inline(always)]
+fn pair<I: Isa>(isa: I, values: &[u32; 16]) -> I::P {
+    unsafe { isa.load_pairs(values.as_ptr().cast()) }
+}
+
+#[inline(always)]
+fn keep<I: Isa>(isa: I, out: &mut Vec<u32>, value: I::F) {
+    let mut lanes = [0.0_f32; 16];
+    unsafe { isa.store(lanes.as_mut_ptr(), value) };
+    out.extend(lanes.map(f32::to_bits));
+}
+
+#[inline(always)]
+fn keep_int<I: Isa>(isa: I, out: &mut Vec<u32>, value: I::I) {
+    let mut lanes = [0_i32; 16];
+    unsafe { isa.store_int(lanes.as_mut_ptr(), value) };
+    out.extend(lanes.map(|lane| lane as u32));
 }
 
 /// No byte −128.
