@@ -170,7 +170,9 @@ impl WeightOwner for SmallModel {
             kv_heads: 1,
             head_dim: HEAD_DIM,
             epsilon: 1e-5,
-            rope_frequencies: (0..HEAD_DIM / 2).map(|pair| 0.5_f32.powi(pair as i32)).collect(),
+            rope_frequencies: (0..HEAD_DIM / 2)
+                .map(|pair| 0.5_f32.powi(pair as i32))
+                .collect(),
         }
     }
 
