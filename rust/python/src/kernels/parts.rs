@@ -127,6 +127,10 @@ impl Kernel for Fill<'_> {
     type Output = ();
 
     #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "what a kernel runs is compiled where its instruction set is switched on"
+    )]
     fn run<I: Isa>(self, isa: I) {
         for (index, row) in self.rows.chunks_exact(self.inputs).enumerate() {
             // SAFETY: a slice of one row's values, and this thread's own buffer.
