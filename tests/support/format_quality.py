@@ -37,6 +37,8 @@ class Variant:
     weights: str
     kv: str
     arithmetic: str
+    # Of so many windows one is read.
+    every: int = 1
 
     def __str__(self) -> str:
         return f"{self.weights} weights, {self.kv} KV, {self.arithmetic} arithmetic"
@@ -47,6 +49,7 @@ class Scores:
     """One value for each position that predicts a token."""
 
     variant: Variant
+    windows: list[int] = field(default_factory=list)
     losses: list[np.ndarray[Any, Any]] = field(default_factory=list)
     divergences: list[np.ndarray[Any, Any]] = field(default_factory=list)
     agreements: list[np.ndarray[Any, Any]] = field(default_factory=list)
@@ -73,7 +76,8 @@ class Scores:
 
     def cost(self, base: "Scores") -> tuple[float, float]:
         """Relative growth of the perplexity over `base`, and its standard error from the paired differences."""
-        difference = self.loss - base.loss
+        theirs = [loss for window, loss in zip(base.windows, base.losses, strict=True) if window in set(self.windows)]
+        difference = self.loss - np.concatenate(theirs)
         error = difference.std() / np.sqrt(len(difference))
         return float(np.expm1(difference.mean())), float(error)
 
@@ -142,22 +146,27 @@ def measure(
     """Scores of all variants over windows of the text, after each window; the first variant is the base."""
     scores = [Scores(variant) for variant in variants]
     with ThreadPoolExecutor(threads) as pool:
-        for start in range(0, len(ids) - 1, WINDOW):
+        for window, start in enumerate(range(0, len(ids) - 1, WINDOW)):
+            read = [place for place, variant in enumerate(variants) if window % variant.every == 0]
             for step, targets in window_steps(ids[start : start + WINDOW]):
-                logits = []
-                for model, score in zip(models, scores, strict=True):
-                    begun = time.perf_counter()
-                    array = np.frombuffer(model.logits(step), dtype=np.float32)
-                    score.seconds += time.perf_counter() - begun
-                    logits.append(array.reshape(len(targets), -1))
+                logits = [_run(models[place], step, scores[place]) for place in read]
                 places = [slice(at, at + SCORED) for at in range(0, len(targets), SCORED)]
                 parts = ([part[place] for part in logits] for place in places)
                 for found in pool.map(score_part, parts, (np.array(targets[place]) for place in places)):
-                    for score, (loss, divergence, agreement) in zip(scores, found, strict=True):
-                        score.losses.append(loss)
-                        score.divergences.append(divergence)
-                        score.agreements.append(agreement)
+                    for place, (loss, divergence, agreement) in zip(read, found, strict=True):
+                        scores[place].windows.append(window)
+                        scores[place].losses.append(loss)
+                        scores[place].divergences.append(divergence)
+                        scores[place].agreements.append(agreement)
             yield scores
+
+
+def _run(model: kernels.Model, step: SyntheticStep, score: Scores) -> np.ndarray[Any, Any]:
+    """Logits of the sampling rows [n, vocabulary]."""
+    begun = time.perf_counter()
+    logits = np.frombuffer(model.logits(step), dtype=np.float32)
+    score.seconds += time.perf_counter() - begun
+    return logits.reshape(step.num_sampling_rows, -1)
 
 
 def score_part(logits: Sequence[np.ndarray[Any, Any]], targets: np.ndarray[Any, Any]) -> list[tuple[Any, Any, Any]]:
