@@ -72,7 +72,7 @@ def test_a_load_gives_its_figures(service: ServiceThread, name: str, figures: se
 
 def test_eight_streams_are_faster_than_one(service: ServiceThread) -> None:
     single = 1000 / load(service, "W1")[TPOT]
-    assert load(service, "W2")[THROUGHPUT] > 2 * single
+    assert load(service, "W2")[THROUGHPUT] > 1.5 * single
 
 
 def test_the_long_prompt_leaves_no_stream_behind(service: ServiceThread) -> None:

@@ -1,7 +1,7 @@
 """The arithmetic of `bench/peers`: ratios, targets, spreads, and who used the machine."""
 
-import os
-import time
+import subprocess
+import sys
 
 import pytest
 from peers.__main__ import parse
@@ -9,6 +9,7 @@ from peers.engines import ENGINES
 from peers.loads import LOADS, THROUGHPUT, TPOT, TTFT, Figure
 from peers.machine import Usage, session_seconds
 from peers.report import TARGETS, Run, Target, Visit, limit_outcome, load_table, spread
+from service_rig import wait_until
 
 
 def visits(load: str, figure: Figure, *values: float | None) -> list[Visit]:
@@ -74,12 +75,15 @@ def test_a_spread_has_digits_after_its_size() -> None:
 
 
 def test_the_cpu_time_of_a_session_is_counted() -> None:
-    session, before, clock = os.getsid(0), session_seconds(os.getsid(0)), Usage.now()
-    end = time.process_time() + 0.2
-    while time.process_time() < end:
-        pass
-    assert session_seconds(session) - before >= 0.15
-    assert Usage.now().busy - clock.busy >= 0.1
+    begun = Usage.now()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+    try:
+        wait_until(lambda: session_seconds(busy.pid) >= 0.2, what="0.2 s of CPU")
+    finally:
+        busy.kill()
+        busy.wait()
+    assert Usage.now().busy - begun.busy >= 0.15
+    assert session_seconds(busy.pid) == 0
 
 
 def test_names_are_chosen_by_their_beginning() -> None:
