@@ -70,9 +70,9 @@ def test_a_load_gives_its_figures(service: ServiceThread, name: str, figures: se
     assert all(value > 0 for value in measured.values())
 
 
-def test_eight_streams_are_faster_than_one(service: ServiceThread) -> None:
-    single = 1000 / load(service, "W1")[TPOT]
-    assert load(service, "W2")[THROUGHPUT] > 1.5 * single
+def test_a_rate_is_at_most_what_the_steps_allow(service: ServiceThread) -> None:
+    rate = load(service, "W2")[THROUGHPUT]
+    assert 0 < rate <= 8 * 1000 / STEP_MS
 
 
 def test_the_long_prompt_leaves_no_stream_behind(service: ServiceThread) -> None:
