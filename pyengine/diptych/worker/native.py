@@ -131,7 +131,7 @@ def _log_choices(about: dict[str, Any], why: str) -> None:
     log.info("instruction set: %s (%s; it has %s)", about["instruction_set"], reason, ", ".join(known))
     log.info("arithmetic: %s (%s), weights: %s, KV cache: %s", about["arithmetic"], why, about["formats"], about["kv"])
     log.info(
-        "%d threads; huge pages hold %s of %s B of weights and %s of %s B of KV cache",
+        "%d threads; huge pages hold %s of %s B of weights and, so far, %s of %s B of KV cache",
         about["threads"],
         *(f"{about[name]:,}" for name in ("weight_huge_bytes", "weight_bytes", "kv_huge_bytes", "kv_bytes")),
     )

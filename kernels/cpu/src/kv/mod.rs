@@ -12,8 +12,9 @@ mod tests;
 mod write;
 
 use std::io;
+use std::ops::Range;
 
-use crate::memory::{HUGE_PAGE, Region};
+use crate::memory::Region;
 
 pub(crate) use layout::{HeadBlock, line_element};
 #[cfg(test)]
@@ -161,7 +162,7 @@ pub struct KvPool {
 }
 
 impl KvPool {
-    /// A pool of zeros whose pages are not there yet: see [`KvPool::touch`]. With `huge`, asks for huge pages.
+    /// A pool of zeros whose pages are not there yet: see [`KvPool::populate`]. With `huge`, asks for huge pages.
     ///
     /// # Errors
     /// A size that is not served, or no memory.
@@ -211,21 +212,19 @@ impl KvPool {
         std::ptr::write_bytes(self.region.address(), byte, self.region.bytes());
     }
 
-    /// Brings part `part` of `parts` into memory, so that no step waits for the system's pages.
+    /// Brings `blocks` into memory, in the layers from `part` on that are `parts` apart, so that no step waits for the
+    /// system's pages. Others may use the pool meanwhile.
     ///
-    /// # Safety
-    /// Nobody else reads or writes this part meanwhile.
-    pub unsafe fn touch(&self, part: usize, parts: usize) {
-        let pages = self.region.bytes().div_ceil(HUGE_PAGE);
-        for page in pages * part / parts..pages * (part + 1) / parts {
-            let start = page * HUGE_PAGE;
-            let end = (start + HUGE_PAGE).min(self.region.bytes());
-            for place in (start..end).step_by(4096) {
-                // A volatile write of what is there: zeros are not known to be there before.
-                let byte = self.region.address().add(place);
-                byte.write_volatile(byte.read_volatile());
-            }
+    /// # Errors
+    /// As [`Region::populate`].
+    pub fn populate(&self, blocks: Range<usize>, part: usize, parts: usize) -> io::Result<()> {
+        let bytes = self.layer_bytes / self.shape.blocks;
+        for layer in (part..self.shape.layers).step_by(parts) {
+            let start = layer * self.layer_bytes;
+            self.region
+                .populate(start + blocks.start * bytes..start + blocks.end * bytes)?;
         }
+        Ok(())
     }
 
     /// Copies a block, all layers and heads.

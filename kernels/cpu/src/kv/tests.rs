@@ -52,7 +52,7 @@ fn unserved_sizes_are_refused_by_name() {
 }
 
 #[test]
-fn copies_and_touches_change_no_other_block() {
+fn copies_and_new_pages_change_no_other_block() {
     let pool = KvPool::new(SHAPE, true).unwrap();
     let bytes = || {
         // SAFETY: the region's own bytes.
@@ -68,8 +68,8 @@ fn copies_and_touches_change_no_other_block() {
                 .write(index as u8 ^ (index >> 12) as u8);
         }
         let before = bytes();
-        pool.touch(0, 2);
-        pool.touch(1, 2);
+        pool.populate(0..5, 0, 2).unwrap();
+        pool.populate(1..4, 1, 2).unwrap();
         assert!(bytes() == before);
         pool.copy_block(1, 3);
         let (mut want, block) = (before.clone(), SHAPE.bytes_per_block() / 3);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::buffers::{self, Buffers, Scratch};
+use super::filling::Filling;
 use super::model::Model;
 use super::phase::Phases;
 use super::plan::{PlanError, StepInput};
@@ -38,7 +39,10 @@ pub struct Engine {
     model: Model,
     settings: Settings,
     team: Team,
-    pool: KvPool,
+    /// Ends before the pool.
+    #[expect(dead_code, reason = "its end is all that it is held for")]
+    filling: Filling,
+    pool: Arc<KvPool>,
     rope: Rope,
     attention: AttentionPlan,
     buffers: Buffers,
@@ -48,7 +52,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Makes everything that steps need, the cache brought into memory.
+    /// Makes everything that steps need. The cache's blocks for the longest request are in memory then; the others are
+    /// brought in while steps run.
     ///
     /// # Errors
     /// Weights, sizes and settings that do not fit each other or that no kernel serves; memory or threads that the
@@ -57,39 +62,33 @@ impl Engine {
         let model = Model::new(owner)?;
         settings.check(&model.shape)?;
         let memory = |what| move |error| ModelError::Memory { what, error };
-        let team = Team::new(settings.threads, settings.pin).map_err(|error| {
+        let mut team = Team::new(settings.threads, settings.pin).map_err(|error| {
             let threads = settings.threads;
             ModelError::Threads { threads, error }
         })?;
         let shape = kv_shape(&model.shape, &settings);
-        let pool = KvPool::new(shape, settings.huge_pages)?;
+        let pool = Arc::new(KvPool::new(shape, settings.huge_pages)?);
         let attention = AttentionPlan::new(&shape, model.shape.heads, settings.threads)
             .map_err(memory("attention"))?;
         let rope = Rope::new(&model.shape.rope_frequencies, settings.max_model_len)
             .map_err(memory("rotary angles"))?;
         let (buffers, scratch) = buffers::make(&model.shape, &model.weights, &settings)?;
-        let mut engine = Self {
+        let longest = settings.max_model_len.div_ceil(settings.block_size);
+        let filling =
+            Filling::start(&pool, &mut team, longest + 1).map_err(memory("the KV cache"))?;
+        Ok(Self {
             state: RowState::new(&settings),
             model,
             settings,
             team,
+            filling,
             pool,
             rope,
             attention,
             buffers,
             scratch,
             ids: Vec::new(),
-        };
-        engine.touch();
-        Ok(engine)
-    }
-
-    fn touch(&mut self) {
-        let pool = &self.pool;
-        self.team.run(&|member| {
-            // SAFETY: each member has its own part.
-            unsafe { pool.touch(member.index(), member.threads()) }
-        });
+        })
     }
 
     /// The model's shape.

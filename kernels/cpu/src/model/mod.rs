@@ -2,6 +2,7 @@
 
 mod buffers;
 mod engine;
+mod filling;
 #[expect(clippy::module_inception, reason = "the model itself")]
 mod model;
 mod phase;
