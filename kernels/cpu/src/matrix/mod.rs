@@ -47,6 +47,26 @@ pub enum Form {
     Bf16,
     /// Signed bytes with an f32 scale per 32 inputs.
     Int8,
+    /// Two rows of signed bytes whose products are added: the values, and what their rounding left.
+    Int8Pair,
+}
+
+impl Form {
+    /// The form for activations that hold outliers, as those of the last projection of an MLP: about 15 bits where
+    /// [`Form::Int8`] has 8.
+    #[must_use]
+    pub fn precise(self) -> Self {
+        match self {
+            Self::Int8 => Self::Int8Pair,
+            other => other,
+        }
+    }
+
+    /// Rows that a product reads for each row of activations.
+    #[must_use]
+    pub fn lines(self) -> usize {
+        if self == Self::Int8Pair { 2 } else { 1 }
+    }
 }
 
 /// Which arithmetic floating-point weights are multiplied in.

@@ -59,13 +59,13 @@ impl Floats {
 
 /// The same rows in each form that some weight is multiplied with.
 #[derive(Debug)]
-pub(super) struct Forms([Option<RowBuffer>; 3]);
+pub(super) struct Forms([Option<RowBuffer>; 4]);
 
-const FORMS: [Form; 3] = [Form::F32, Form::Bf16, Form::Int8];
+const FORMS: [Form; 4] = [Form::F32, Form::Bf16, Form::Int8, Form::Int8Pair];
 
 impl Forms {
     fn new(used: Used, inputs: usize, rows: usize) -> io::Result<Self> {
-        let mut forms = [None, None, None];
+        let mut forms = [const { None }; 4];
         for (place, form) in FORMS.into_iter().enumerate() {
             if used.0[place] {
                 forms[place] = Some(RowBuffer::new(form, inputs, rows)?);
@@ -97,12 +97,13 @@ fn place(form: Form) -> usize {
         Form::F32 => 0,
         Form::Bf16 => 1,
         Form::Int8 => 2,
+        Form::Int8Pair => 3,
     }
 }
 
 /// Which forms are in use.
 #[derive(Clone, Copy, Default)]
-struct Used([bool; 3]);
+struct Used([bool; 4]);
 
 /// Sizes of everything, computed once for making it and for foretelling it.
 struct Layout {
@@ -127,15 +128,14 @@ struct Layout {
 impl Layout {
     fn new(shape: &ModelShape, weights: &Weights, settings: &Settings) -> Self {
         let mut used = [Used::default(); 3];
-        let mut mark = |which: usize, matrix: &crate::matrix::Matrix| {
-            used[which].0[place(matrix.format.form(settings.arithmetic))] = true;
-        };
-        mark(0, &weights.head);
+        let form = |matrix: &crate::matrix::Matrix| matrix.format.form(settings.arithmetic);
+        let mut mark = |which: usize, form: Form| used[which].0[place(form)] = true;
+        mark(0, form(&weights.head));
         for layer in &weights.layers {
-            layer.qkv.iter().for_each(|part| mark(0, part));
-            mark(0, &layer.gate_up);
-            mark(1, &layer.output);
-            mark(2, &layer.down);
+            layer.qkv.iter().for_each(|part| mark(0, form(part)));
+            mark(0, form(&layer.gate_up));
+            mark(1, form(&layer.output));
+            mark(2, form(&layer.down).precise());
         }
         let tokens = settings.max_tokens;
         let hidden_rows = tokens.max(LOGIT_ROWS);

@@ -189,10 +189,10 @@ impl Program<'_> {
         let rows = self
             .phases
             .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
-        let wide = buffers
-            .wide_rows
-            .get(layer.down.format.form(self.phases.settings.arithmetic));
-        let most = wide.rows().count();
+        let form = layer.down.format.form(self.phases.settings.arithmetic);
+        let wide = buffers.wide_rows.get(form.precise());
+        let lines = form.precise().lines();
+        let most = wide.rows().count() / lines;
         for first in (0..count).step_by(most) {
             let part = (first, most.min(count - first));
             let bias = vectors.gate_up_bias.as_deref();
@@ -209,10 +209,11 @@ impl Program<'_> {
             let (residual, stride) = (buffers.residual.row(first), buffers.residual.stride());
             let bias = vectors.down_bias.as_deref();
             let then = Then::Residual(residual, stride);
-            self.add(
-                member,
-                &job(layer.down, wide.rows(), (0, part.1), bias, then),
-            );
+            let down = Job {
+                lines,
+                ..job(layer.down, wide.rows(), (0, part.1), bias, then)
+            };
+            self.add(member, &down);
         }
     }
 
@@ -355,6 +356,7 @@ fn job<'a>(
         rows,
         first,
         count,
+        lines: 1,
         panels: matrix.panels(),
         bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
         then,

@@ -2,6 +2,18 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Pauses between two offers of the processor.
+const PAUSES: u32 = 64;
+
+/// How long to wait before sleeping.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Pauses that keep the processor.
+    pub(super) spin: u32,
+    /// Offers of the processor to others.
+    pub(super) turns: u32,
+}
+
 /// Opened again and again; counts how often.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
@@ -26,15 +38,26 @@ impl Gate {
         }
     }
 
-    /// Waits until it was opened more often than `seen`: `spin` pauses, then asleep. Gives how often now.
+    /// Waits until it was opened more often than `seen`: `patience.spin` pauses, then giving way to whoever wants the
+    /// processor `patience.turns` times, then asleep. Gives how often now.
     #[inline]
-    pub(super) fn pass(&self, seen: u32, spin: u32) -> u32 {
-        for _ in 0..spin {
+    pub(super) fn pass(&self, seen: u32, patience: Patience) -> u32 {
+        for _ in 0..patience.spin {
             let now = self.opened.load(Ordering::Acquire);
             if now != seen {
                 return now;
             }
             std::hint::spin_loop();
+        }
+        for _ in 0..patience.turns {
+            std::thread::yield_now();
+            for _ in 0..PAUSES {
+                let now = self.opened.load(Ordering::Acquire);
+                if now != seen {
+                    return now;
+                }
+                std::hint::spin_loop();
+            }
         }
         self.sleep(seen)
     }

@@ -1,7 +1,8 @@
 //! A team of threads that run one program together, and the barrier between its phases.
 //!
-//! Whoever waits spins for a moment and then sleeps: a long spin beside a competing process costs whole time slices.
-//! Where there are more threads than processors nobody spins.
+//! Whoever waits spins for a moment, then offers its processor to others, and then sleeps. A long spin beside a competing
+//! process costs whole time slices, and whoever sleeps within a step is woken late where processors halt when they have
+//! nothing to do. Where there are more threads than processors nobody spins.
 
 mod gate;
 #[cfg(test)]
@@ -14,10 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use gate::Gate;
+use gate::{Gate, Patience};
 
-/// Pauses before a waiting thread sleeps, some 25 µs.
+/// Pauses before a waiting thread offers its processor to others, some 25 µs.
 const SPIN: u32 = 1_500;
+/// Offers within a step, some milliseconds: a phase of a step takes less.
+const STEP_TURNS: u32 = 2_000;
 /// Threads of a team at most.
 pub const MAX_THREADS: usize = 1_024;
 
@@ -31,7 +34,7 @@ type Work = dyn Fn(&Member) + Sync;
 /// What the members share.
 struct Shared {
     threads: usize,
-    spin: u32,
+    patience: Patience,
     arrived: Line<AtomicUsize>,
     claims: Line<AtomicUsize>,
     passed: Line<Gate>,
@@ -77,7 +80,7 @@ impl Member<'_> {
             shared.claims.0.store(0, Ordering::Relaxed);
             shared.passed.0.open();
         } else {
-            shared.passed.0.pass(seen, shared.spin);
+            shared.passed.0.pass(seen, shared.patience);
         }
     }
 
@@ -142,7 +145,14 @@ impl Team {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared {
             threads,
-            spin: if threads <= processors { SPIN } else { 0 },
+            patience: if threads <= processors {
+                Patience {
+                    spin: SPIN,
+                    turns: STEP_TURNS,
+                }
+            } else {
+                Patience { spin: 0, turns: 0 }
+            },
             arrived: Line::default(),
             claims: Line::default(),
             passed: Line::default(),
@@ -232,7 +242,13 @@ fn serve(shared: &Shared, index: usize, place: Option<usize>) {
     // The first run may have begun before this thread did: gates count from 0.
     let mut seen = 0;
     loop {
-        seen = shared.started.0.pass(seen, shared.spin);
+        seen = shared.started.0.pass(
+            seen,
+            Patience {
+                turns: 0,
+                ..shared.patience
+            },
+        );
         if shared.stop.load(Ordering::Acquire) {
             return;
         }

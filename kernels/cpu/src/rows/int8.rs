@@ -27,6 +27,30 @@ pub(super) fn row_bytes(columns: usize) -> usize {
     columns / 32 * size_of::<Int8Group>()
 }
 
+/// Writes the 32 values of a group of two rows: the values, and `stride` bytes further what their rounding left.
+///
+/// # Safety
+/// Both groups can be written and 32 values can be read.
+#[inline(always)]
+pub(super) unsafe fn put_pair<I: Isa>(
+    isa: I,
+    (line, stride): (*mut u8, usize),
+    group: usize,
+    values: *const f32,
+) {
+    put_group(isa, line, group, values);
+    let from = line.cast::<Int8Group>().add(group).cast_const();
+    let minus_scale = isa.splat(-(*from).scale);
+    let codes = (&raw const (*from).codes).cast::<i8>();
+    let mut rest = [0.0; 2 * LANES];
+    for start in [0, LANES] {
+        let code = isa.to_float(isa.load_i8(codes.add(start)));
+        let left = isa.fma(minus_scale, code, isa.load(values.add(start)));
+        isa.store(rest.as_mut_ptr().add(start), left);
+    }
+    put_group(isa, line.add(stride), group, rest.as_ptr());
+}
+
 /// Writes the 32 values of a group of the row that begins at `line`.
 ///
 /// # Safety

@@ -32,7 +32,7 @@ fn stride(form: Form, inputs: usize) -> usize {
     let bytes = match form {
         Form::F32 => columns * 4,
         Form::Bf16 => columns * 2,
-        Form::Int8 => int8::row_bytes(columns),
+        Form::Int8 | Form::Int8Pair => int8::row_bytes(columns),
     };
     (bytes.div_ceil(64) | 1) * 64
 }
@@ -55,7 +55,7 @@ impl RowBuffer {
     /// Bytes of such a buffer.
     #[must_use]
     pub fn bytes(form: Form, inputs: usize, rows: usize) -> usize {
-        rows * stride(form, inputs)
+        rows * form.lines() * stride(form, inputs)
     }
 
     /// Writes a whole row.
@@ -90,7 +90,7 @@ impl RowBuffer {
         let line = self
             .memory
             .address()
-            .add(row * stride(self.form, self.inputs));
+            .add(row * self.form.lines() * stride(self.form, self.inputs));
         let whole = count / GROUP * GROUP;
         let mut done = 0;
         while done < whole {
@@ -121,16 +121,25 @@ impl RowBuffer {
             Form::Int8 => {
                 int8::put_group(isa, line, column / GROUP, values);
             }
+            Form::Int8Pair => {
+                let lines = (line, stride(self.form, self.inputs));
+                int8::put_pair(isa, lines, column / GROUP, values);
+            }
         }
     }
 
-    /// All rows, to be read. Whoever runs a product answers that nobody writes them meanwhile.
+    /// All rows, to be read; those of [`Form::Int8Pair`] are twice as many rows of [`Form::Int8`]. Whoever runs a product
+    /// answers that nobody writes them meanwhile.
     #[must_use]
     pub fn rows(&self) -> Rows<'_> {
         Rows {
-            form: self.form,
+            form: if self.form == Form::Int8Pair {
+                Form::Int8
+            } else {
+                self.form
+            },
             inputs: self.inputs,
-            count: self.rows,
+            count: self.rows * self.form.lines(),
             stride: stride(self.form, self.inputs),
             start: self.memory.address(),
             buffer: PhantomData,
