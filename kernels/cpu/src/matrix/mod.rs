@@ -52,8 +52,8 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form for activations that hold outliers, as those of the last projection of an MLP: about 15 bits where
-    /// [`Form::Int8`] has 8.
+    /// The form where rounding costs most, the last projection of an MLP, whose activations hold outliers, and the head:
+    /// about 15 bits where [`Form::Int8`] has 8.
     #[must_use]
     pub fn precise(self) -> Self {
         match self {

@@ -130,7 +130,7 @@ impl Layout {
         let mut used = [Used::default(); 3];
         let form = |matrix: &crate::matrix::Matrix| matrix.format.form(settings.arithmetic);
         let mut mark = |which: usize, form: Form| used[which].0[place(form)] = true;
-        mark(0, form(&weights.head));
+        mark(0, form(&weights.head).precise());
         for layer in &weights.layers {
             layer.qkv.iter().for_each(|part| mark(0, form(part)));
             mark(0, form(&layer.gate_up));

@@ -280,23 +280,23 @@ impl Program<'_> {
         let count = left.min(buffers.head_rows);
         let scratch = &self.phases.scratch[member.index()];
         std::slice::from_raw_parts_mut(scratch.best(), count).fill(Best::new());
+        let head = self.model.weights.head;
+        let normed = self.normed(&buffers.residual, &self.model.norm, &head);
         let source = Source {
             chosen: Some(&self.sampled[done..done + count]),
             count,
-            ..self.normed(
-                &buffers.residual,
-                &self.model.norm,
-                &self.model.weights.head,
-            )
+            form: normed.form.precise(),
+            ..normed
         };
         let rows = self
             .phases
             .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
         let vocabulary = self.phases.settings.vocabulary;
         let job = Job {
+            lines: source.form.lines(),
             panels: vocabulary.div_ceil(LANES),
             ..job(
-                self.model.weights.head,
+                head,
                 rows,
                 (0, count),
                 None,
