@@ -16,7 +16,7 @@ use super::state::RowState;
 use super::weights::{WeightOwner, Weights};
 use crate::attention::{AttentionPlan, StepRows};
 use crate::kv::{KvPool, KvShape};
-use crate::pool::Team;
+use crate::pool::{Member, Team};
 use crate::rope::Rope;
 use crate::sampling::SamplingRow;
 
@@ -40,7 +40,6 @@ pub struct Engine {
     settings: Settings,
     team: Team,
     /// Ends before the pool.
-    #[expect(dead_code, reason = "its end is all that it is held for")]
     filling: Filling,
     pool: Arc<KvPool>,
     rope: Rope,
@@ -53,7 +52,7 @@ pub struct Engine {
 
 impl Engine {
     /// Makes everything that steps need. The cache's blocks for the longest request are in memory then; the others are
-    /// brought in while steps run.
+    /// brought in while no step runs.
     ///
     /// # Errors
     /// Weights, sizes and settings that do not fit each other or that no kernel serves; memory or threads that the
@@ -215,8 +214,10 @@ impl Engine {
             forward_ns: AtomicU64::new(0),
         };
         // SAFETY: the plan was checked, and all members run the same program.
-        self.team
-            .run(&|member| unsafe { program.run(member, progress) });
+        let run = |member: &Member| unsafe { program.run(member, progress) };
+        self.filling.step();
+        self.team.run(&run);
+        self.filling.step();
         Ok(program.forward_ns.into_inner())
     }
 }

@@ -1,23 +1,54 @@
-//! The cache's pages: those of the longest request before the first step, the others while steps run.
+//! The cache's pages: those of the longest request before the first step, the others while nobody asks for steps.
 //!
-//! Four gibibytes take from a third of a second to several, by what the machine has at hand: nobody need wait for that.
+//! Four gibibytes take from a third of a second to several, by what the machine has at hand: nobody need wait for that. A
+//! block that is needed before its turn comes into memory when it is written.
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::kv::KvPool;
 use crate::pool::Team;
 
 /// Blocks brought in at once by the idle thread: it looks between them whether to stop.
-const SLICE: usize = 64;
+const SLICE: usize = 32;
+/// How long no step may have run before the idle thread works.
+const IDLE: Duration = Duration::from_millis(50);
 
 /// Brings the rest of a pool into memory; stops when dropped.
 pub(super) struct Filling {
-    stop: Arc<AtomicBool>,
+    told: Arc<Told>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the idle thread looks at.
+#[derive(Default)]
+struct Told {
+    stop: AtomicBool,
+    /// Steps begun and steps ended: odd while one runs.
+    steps: AtomicU64,
+}
+
+impl Told {
+    /// Waits until no step has run for a while. False: stop.
+    fn wait_for_rest(&self) -> bool {
+        loop {
+            let seen = self.steps.load(Ordering::Relaxed);
+            if seen == 0 {
+                return !self.stop.load(Ordering::Relaxed);
+            }
+            std::thread::park_timeout(IDLE);
+            if self.stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            if seen.is_multiple_of(2) && self.steps.load(Ordering::Relaxed) == seen {
+                return true;
+            }
+        }
+    }
 }
 
 impl Filling {
@@ -37,14 +68,14 @@ impl Filling {
         if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
-        let stop = Arc::new(AtomicBool::new(false));
-        let (pool, told) = (Arc::clone(pool), Arc::clone(&stop));
+        let told = Arc::new(Told::default());
+        let (pool, looks) = (Arc::clone(pool), Arc::clone(&told));
         let fill = move || {
             lower_priority();
             for start in (now..blocks).step_by(SLICE) {
-                // Out of memory here is out of memory in a step: the system decides who ends.
                 let slice = start..(start + SLICE).min(blocks);
-                if told.load(Ordering::Relaxed) || populate(&pool, slice, (0, 1)).is_err() {
+                // Out of memory here is out of memory in a step: the system decides who ends.
+                if !looks.wait_for_rest() || populate(&pool, slice, (0, 1)).is_err() {
                     return;
                 }
             }
@@ -53,16 +84,22 @@ impl Filling {
             .name("diptych-pages".to_owned())
             .spawn(fill)?;
         Ok(Self {
-            stop,
+            told,
             thread: Some(thread),
         })
+    }
+
+    /// A step begins, or ends.
+    pub(super) fn step(&self) {
+        self.told.steps.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.told.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let ended = thread.join();
             debug_assert!(ended.is_ok());
         }

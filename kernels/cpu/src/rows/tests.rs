@@ -75,3 +75,31 @@ fn refuses_a_row_that_is_not_there() {
     let mut buffer = RowBuffer::new(Form::F32, 32, 2).unwrap();
     buffer.write(InstructionSet::Portable, 2, &values(32));
 }
+
+#[test]
+fn a_pair_of_lines_holds_fifteen_bits() {
+    for set in available() {
+        let mut row = values(64);
+        // An outlier costs its neighbours no more than the pair's precision.
+        row[40] = 3.0e6;
+        let mut buffer = RowBuffer::new(Form::Int8Pair, 64, 2).unwrap();
+        buffer.write(set, 1, &row);
+        let rows = buffer.rows();
+        assert_eq!((rows.form(), rows.count()), (Form::Int8, 4));
+        for (index, &value) in row.iter().enumerate() {
+            let line = |line: usize| unsafe {
+                let group = &*rows.row(line).cast::<Int8Group>().add(index / 32);
+                group.scale * f32::from(group.codes[index % 32])
+            };
+            let largest = row[index / 32 * 32..][..32]
+                .iter()
+                .fold(0.0_f32, |most, value| most.max(value.abs()));
+            let error = (line(2) + line(3) - value).abs();
+            assert!(
+                error <= largest / 32_000.0,
+                "{}: {value} is off by {error}",
+                set.name()
+            );
+        }
+    }
+}
