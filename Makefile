@@ -99,7 +99,8 @@ stubtest: setup
 pytest: setup
 	$(BIN)/pytest --durations=10
 
-parity: setup  ## Compare greedy ids with transformers over long prompts (minutes)
+parity: setup  ## Compare logits bit by bit, and greedy ids with transformers over long prompts (minutes)
+	$(BIN)/python bench/exactness.py
 	$(BIN)/python bench/parity.py $(ARGS)
 
 bench: setup  ## Measure the core's step and the service over loopback
@@ -117,9 +118,10 @@ bench-peers: setup  ## Measure Diptych against other engines on this CPU (instal
 	@$(BIN)/diptych pull smollm2-135m >/dev/null
 	cd bench && $(BIN)/python -m peers $(ARGS)
 
-soak: setup  ## Watch memory over a thousand requests, then kill the worker twenty times under streams
+soak: setup  ## Watch memory over a thousand requests, then kill workers twenty times under streams
 	$(BIN)/python bench/soak.py $(ARGS)
 	$(BIN)/python bench/kills.py
+	$(BIN)/python bench/kills.py --streams 16 --model smollm2-135m
 
 clients: setup  ## Run outside clients against a running service; installs what it needs
 	@echo "clients: the newest openai Python client against a scripted service over loopback"

@@ -1,6 +1,8 @@
 """Streams go on while their worker is killed again and again: every id is checked, each restart is timed in parts.
 
-python bench/kills.py --kills 20 --streams 8
+python bench/kills.py --kills 20 --streams 8                        (scripted worker: ids are a hash of the prefix)
+python bench/kills.py --kills 20 --streams 16 --model smollm2-135m  (half greedy, half seeded; held against the same
+                                                                     requests undisturbed)
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from diptych import AsyncEngine, EngineConfig, SamplingParams
+from diptych.hub.pull import pull
 from diptych.stats import Restart
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
@@ -75,13 +78,66 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
     return 1 if wrong or used else 0
 
 
+# Name of a stream and number of its request; parameters; ids.
+Answers = dict[tuple[int, int], list[int]]
+
+
+def asked(stream_number: int, request: int) -> tuple[str, SamplingParams]:
+    """Even streams are greedy, odd ones seeded."""
+    prompt = f"Tell me, in your own words, story number {request} about the town on hill {stream_number}. " * 4
+    if stream_number % 2 == 0:
+        return prompt, SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)
+    seed = 1000 * stream_number + request
+    return prompt, SamplingParams(temperature=0.9, top_p=0.95, seed=seed, max_tokens=120, ignore_eos=True)
+
+
+async def answer(engine: AsyncEngine, key: tuple[int, int], answers: Answers) -> None:
+    ids: list[int] = []
+    prompt, params = asked(*key)
+    async for output in engine.generate(prompt, params):
+        ids += output.token_ids
+    answers[key] = ids
+
+
+async def run_model(options: argparse.Namespace) -> int:
+    """Streams of a real model under kills, then each of their requests again, alone with nobody killing."""
+    answers: Answers = {}
+    again: Answers = {}
+    async with AsyncEngine(EngineConfig(str(pull(options.model)))) as engine:
+        done = asyncio.Event()
+
+        async def stream_on(number: int) -> None:
+            request = 0
+            while not done.is_set():
+                await answer(engine, (number, request), answers)
+                request += 1
+
+        streams = [asyncio.create_task(stream_on(number)) for number in range(options.streams)]
+        await kill(engine, options.kills, options.every)
+        done.set()
+        await asyncio.gather(*streams)
+        for key in sorted(answers):
+            await answer(engine, key, again)
+        used = engine.stats().kv_blocks_used
+    wrong = [key for key in answers if answers[key] != again[key]]
+    short = [key for key in answers if len(answers[key]) != 120]
+    print(
+        f"{options.kills} kills, {len(answers)} requests on {options.streams} streams, {len(wrong)} differ from an "
+        f"undisturbed run {wrong or ''}, {len(short)} incomplete, {used} blocks in use at the end"
+    )
+    return 1 if wrong or short or used else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--every", type=float, default=0.4, help="seconds between kills (default: %(default)s)")
     parser.add_argument("--step-ms", type=float, default=3.0, help="time of a step (default: %(default)s)")
+    parser.add_argument("--model", default=None, help="a real model instead of the scripted worker")
     options = parser.parse_args()
+    if options.model:
+        return asyncio.run(run_model(options))
     with tempfile.TemporaryDirectory(prefix="diptych-kills-") as folder:
         return asyncio.run(run(options, write_folder(Path(folder) / "tiny")))
 

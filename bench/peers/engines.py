@@ -12,6 +12,8 @@ from . import environments, models
 from .client import Dialect
 from .environments import Environment
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+
 #: Tokens of context that an engine keeps at least: W3 and W4 need about 18,000.
 CONTEXT = 32768
 MODEL_CONTEXT = 8192
@@ -39,7 +41,8 @@ class Launch:
     def shown(self, place: Place) -> str:
         """As one would type it, with short paths."""
         words = [f"{name}={value}" for name, value in self.variables.items()]
-        words += [word.replace(f"{environments.cache()}/", "") for word in self.command]
+        for word in self.command:
+            words.append(word.replace(f"{environments.cache()}/", "").replace(f"{REPOSITORY}/", ""))
         return shlex.join(words).replace(str(place.diptych), "diptych").replace(str(place.source), place.model)
 
 
