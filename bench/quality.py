@@ -72,7 +72,8 @@ def report(scores: list[Scores], seconds: float) -> str:
         "(embedding in Q8_0), so that `gguf` holds nearly the same numbers, and the groups of `int4`, which are those "
         "of Q4_1, fit them better than they would fit weights that were never quantized. `float16` and `float32` "
         "weights hold the bfloat16 numbers. Quantized weights are multiplied with activations in int8, one scale per "
-        f"32. Products in float32 were computed for one window of {SELDOM}. Cost: growth of the perplexity, with the "
+        "32, and with twice the bits in down projections and the head. "
+        f"Products in float32 were computed for one window of {SELDOM}. Cost: growth of the perplexity, with the "
         "standard error of the paired differences; divergence: mean of "
         "KL(first line ‖ this line) in nats; agreement: share of positions with the same greedy id.",
         "",
