@@ -26,6 +26,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from stream_events import decode_chunk
 
 WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
 PERCENTILES = (50, 90, 99)
@@ -58,25 +59,6 @@ class Load:
     prompt_words: int
     output_tokens: int
     seed: int
-
-
-class Choice(msgspec.Struct):
-    text: str | None = None
-    delta: dict[str, Any] | None = None
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class Chunk(msgspec.Struct):
-    choices: list[Choice] = []
-    usage: Usage | None = None
-    error: Any = None
-
-
-_decode_chunk = msgspec.json.Decoder(Chunk).decode
 
 
 class Server:
@@ -149,7 +131,7 @@ class Server:
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
-            chunk = _decode_chunk(line[6:])
+            chunk = decode_chunk(line[6:])
             if chunk.error is not None:
                 sample.error = f"in the stream: {str(chunk.error)[:200]}"
             if chunk.usage is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from stream_events import decode_chunk
 
 
 @dataclass(frozen=True)
@@ -63,24 +64,6 @@ class Sample:
         return max(gaps, default=0.0)
 
 
-class Choice(msgspec.Struct):
-    text: str | None = None
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class Chunk(msgspec.Struct):
-    choices: list[Choice] = []
-    usage: Usage | None = None
-    error: Any = None
-
-
-_decode_chunk = msgspec.json.Decoder(Chunk).decode
-
-
 class Client:
     """Requests to one engine. Every answer has exactly as many tokens as were asked for, or counts as an error."""
 
@@ -126,7 +109,7 @@ class Client:
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
-            chunk = _decode_chunk(line[6:])
+            chunk = decode_chunk(line[6:])
             now = time.perf_counter() - sample.sent
             if chunk.error is not None:
                 sample.error = f"in the stream: {str(chunk.error)[:300]}"

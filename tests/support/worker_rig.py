@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -168,11 +169,14 @@ def step_logits(runner: AnyRunner, step: Any) -> torch.Tensor:
     kept: list[torch.Tensor] = []
     model = runner.executors.model
     original = model.logits
-    model.logits = lambda residual, tokens: kept.append(original(residual, tokens).clone()) or kept[-1]  # type: ignore
-    try:
+
+    def keep(residual: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        # The runner writes over what it is given.
+        kept.append(original(residual, tokens).clone())
+        return kept[-1].clone()
+
+    with mock.patch.object(model, "logits", keep):
         runner.run(step)
-    finally:
-        model.logits = original  # type: ignore[method-assign]
     return torch.cat(kept)
 
 

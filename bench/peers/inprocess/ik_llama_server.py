@@ -5,7 +5,6 @@ So the loop that batches is ours, and lean: decode rows first, then prompts up t
 
 from __future__ import annotations
 
-import queue
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from ik_llama_cpp import _ctypes_api as api
 from ik_llama_cpp._internals import IkContext, IkModel
-from server import Deliver, arguments, serve
+from server import Deliver, ThreadedBackend, arguments, serve
 
 CONTEXT = 32768
 SEQUENCES = 64
@@ -35,28 +34,21 @@ class Request:
         return self.ids[self.done :] if self.done < len(self.ids) else self.out[-1:]
 
 
-class Backend:
+class Backend(ThreadedBackend):
     def __init__(self, model: Path, threads: int) -> None:
+        super().__init__()
         self._model = IkModel(str(model))
         # The package itself turns flash attention off without AVX-VNNI, as it then fails on long prompts.
         self._context = IkContext(self._model, n_ctx=CONTEXT, n_threads=threads, flash_attn=False, n_seq_max=SEQUENCES)
         self._batch = api.llama_batch_init(STEP_TOKENS, 0, 1)
-        self._arrived: queue.SimpleQueue[tuple[int, list[int], int, Deliver]] = queue.SimpleQueue()
-        self._unwanted: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._open: dict[int, Request] = {}
         self._sequences = 0
         threading.Thread(target=self._run, daemon=True).start()
 
-    def submit(self, key: int, ids: list[int], output_tokens: int, deliver: Deliver) -> None:
-        self._arrived.put((key, ids, output_tokens, deliver))
-
-    def cancel(self, key: int) -> None:
-        self._unwanted.put(key)
-
     def _run(self) -> None:
         while True:
-            while not self._unwanted.empty():
-                self._open.pop(self._unwanted.get(), None)
+            while not self.unwanted.empty():
+                self._open.pop(self.unwanted.get(), None)
             if not self._open:
                 self._context.kv_cache_clear()
                 self._sequences = 0
@@ -66,8 +58,8 @@ class Backend:
     def _admit(self) -> None:
         """All that has arrived; waits where nothing is open. Sequence ids are used anew once the cache is clear."""
         idle = not self._open
-        while idle or not self._arrived.empty():
-            key, ids, output_tokens, deliver = self._arrived.get()
+        while idle or not self.arrived.empty():
+            key, ids, output_tokens, deliver = self.arrived.get()
             idle = False
             if self._sequences == SEQUENCES:
                 deliver("", 0, f"more than {SEQUENCES} requests without a pause")

@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import openvino
 import openvino_genai
-from server import Deliver, arguments, serve
+from server import Deliver, ThreadedBackend, arguments, serve
 
 #: GB for the paged KV cache; the rest of the scheduler's settings are the library's defaults, but for prefix caching.
 CACHE_GB = 2
 
 
-class Backend:
+class Backend(ThreadedBackend):
     """The pipeline, stepped by one thread for as long as requests are open."""
 
     def __init__(self, model: Path, threads: int) -> None:
+        super().__init__()
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.cache_size = CACHE_GB
         scheduler.enable_prefix_caching = True
@@ -27,22 +28,14 @@ class Backend:
         )
         self._tokenizer = self._pipeline.get_tokenizer()
         self._texts: dict[int, str] = {}
-        self._arrived: queue.SimpleQueue[tuple[int, list[int], int, Deliver]] = queue.SimpleQueue()
         self._open: dict[int, tuple[openvino_genai.GenerationHandle, Deliver]] = {}
-        self._unwanted: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
-
-    def submit(self, key: int, ids: list[int], output_tokens: int, deliver: Deliver) -> None:
-        self._arrived.put((key, ids, output_tokens, deliver))
-
-    def cancel(self, key: int) -> None:
-        self._unwanted.put(key)
 
     def _run(self) -> None:
         while True:
             self._admit()
-            while not self._unwanted.empty():
-                opened = self._open.pop(self._unwanted.get(), None)
+            while not self.unwanted.empty():
+                opened = self._open.pop(self.unwanted.get(), None)
                 if opened is not None:
                     opened[0].cancel()
             if self._pipeline.has_non_finished_requests():
@@ -51,10 +44,10 @@ class Backend:
 
     def _admit(self) -> None:
         """All that has arrived; waits for something only where nothing else is to do."""
-        idle = not self._pipeline.has_non_finished_requests() and self._unwanted.empty()
-        while idle or not self._arrived.empty():
+        idle = not self._pipeline.has_non_finished_requests() and self.unwanted.empty()
+        while idle or not self.arrived.empty():
             try:
-                key, ids, output_tokens, deliver = self._arrived.get(timeout=0.05 if idle else None)
+                key, ids, output_tokens, deliver = self.arrived.get(timeout=0.05 if idle else None)
             except queue.Empty:
                 return
             idle = False

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import queue
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,20 @@ class Backend(Protocol):
     def cancel(self, key: int) -> None: ...
 
 
+class ThreadedBackend:
+    """A backend whose thread takes requests from one queue and those that nobody wants any more from another."""
+
+    def __init__(self) -> None:
+        self.arrived: queue.SimpleQueue[tuple[int, list[int], int, Deliver]] = queue.SimpleQueue()
+        self.unwanted: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def submit(self, key: int, ids: list[int], output_tokens: int, deliver: Deliver) -> None:
+        self.arrived.put((key, ids, output_tokens, deliver))
+
+    def cancel(self, key: int) -> None:
+        self.unwanted.put(key)
+
+
 class Server:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -38,10 +53,10 @@ class Server:
         body = await request.json()
         ids, wanted = body["prompt"], body["max_tokens"]
         loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[tuple[str, int, str]] = asyncio.Queue()
+        parts: asyncio.Queue[tuple[str, int, str]] = asyncio.Queue()
 
         def deliver(text: str, tokens: int, error: str) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, (text, tokens, error))
+            loop.call_soon_threadsafe(parts.put_nowait, (text, tokens, error))
 
         key = next(self._keys)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -50,7 +65,7 @@ class Server:
         done = 0
         try:
             while done < wanted:
-                text, tokens, error = await queue.get()
+                text, tokens, error = await parts.get()
                 if error:
                     await response.write(_event({"error": error}))
                     return response

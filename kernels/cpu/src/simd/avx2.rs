@@ -1,6 +1,6 @@
 //! Two registers of 256 bits for 16 lanes.
 
-#[allow(clippy::wildcard_imports, reason = "intrinsics carry their prefix")]
+#[expect(clippy::wildcard_imports, reason = "intrinsics carry their prefix")]
 use std::arch::x86_64::*;
 
 use super::{Isa, Kernel};

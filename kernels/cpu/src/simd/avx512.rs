@@ -1,6 +1,6 @@
 //! One register of 512 bits for 16 lanes.
 
-#[allow(clippy::wildcard_imports, reason = "intrinsics carry their prefix")]
+#[expect(clippy::wildcard_imports, reason = "intrinsics carry their prefix")]
 use std::arch::x86_64::*;
 
 use super::{Isa, Kernel};
@@ -36,7 +36,6 @@ unsafe fn enabled<K: Kernel>(isa: Avx512, kernel: K) -> K::Output {
 macro_rules! operations {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty { $value:expr })*) => {
         $(#[inline(always)]
-        #[allow(unused_unsafe, reason = "some expressions need no instruction")]
         fn $name(self, $($argument: $kind),*) -> $result {
             // SAFETY: `self` proves that the machine has these instructions.
             unsafe { $value }
@@ -148,7 +147,6 @@ impl Isa for Avx512 {
         small_start(start: __m512i) -> __m512i { start }
         dot_small(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
         widen(_start: __m512i, small: __m512i) -> __m512i { small }
-        first(count: usize) -> __mmask16 { ((1_u32 << count.min(16)) - 1) as __mmask16 }
         greater(a: __m512, b: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) }
         is_nan(a: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a) }
         select(mask: __mmask16, a: __m512, b: __m512) -> __m512 { _mm512_mask_blend_ps(mask, b, a) }
@@ -184,6 +182,11 @@ impl Isa for Avx512 {
     fn shift_left<const BITS: u32>(self, a: __m512i) -> __m512i {
         // SAFETY: `self` proves that the machine has these instructions.
         unsafe { _mm512_slli_epi32::<BITS>(a) }
+    }
+
+    #[inline(always)]
+    fn first(self, count: usize) -> __mmask16 {
+        ((1_u32 << count.min(16)) - 1) as __mmask16
     }
 
     #[inline(always)]
