@@ -141,12 +141,9 @@ impl Isa for Avx512 {
             _mm512_mask_add_epi8(bytes, bits, bytes, _mm512_set1_epi8(value as i8))
         }
         dot_bytes(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
-        offset_bytes(bytes: __m512i) -> __m512i { bytes }
         offset_start(minus_sum: __m512i) -> __m512i { _mm512_slli_epi32::<7>(minus_sum) }
         dot_offset(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
-        small_start(start: __m512i) -> __m512i { start }
         dot_small(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, a, b) }
-        widen(_start: __m512i, small: __m512i) -> __m512i { small }
         greater(a: __m512, b: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) }
         is_nan(a: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a) }
         select(mask: __mmask16, a: __m512, b: __m512) -> __m512 { _mm512_mask_blend_ps(mask, b, a) }
@@ -182,6 +179,21 @@ impl Isa for Avx512 {
     fn shift_left<const BITS: u32>(self, a: __m512i) -> __m512i {
         // SAFETY: `self` proves that the machine has these instructions.
         unsafe { _mm512_slli_epi32::<BITS>(a) }
+    }
+
+    #[inline(always)]
+    fn offset_bytes(self, bytes: __m512i) -> __m512i {
+        bytes
+    }
+
+    #[inline(always)]
+    fn small_start(self, start: __m512i) -> __m512i {
+        start
+    }
+
+    #[inline(always)]
+    fn widen(self, _start: __m512i, small: __m512i) -> __m512i {
+        small
     }
 
     #[inline(always)]
