@@ -227,28 +227,6 @@ impl KvPool {
         Ok(())
     }
 
-    /// Copies a block, all layers and heads.
-    ///
-    /// # Safety
-    /// Nobody else reads or writes the two blocks meanwhile.
-    ///
-    /// # Panics
-    /// If there is no such block.
-    pub unsafe fn copy_block(&self, source: usize, target: usize) {
-        assert!(
-            source < self.shape.blocks && target < self.shape.blocks,
-            "blocks {source} and {target} of a pool of {}",
-            self.shape.blocks
-        );
-        for layer in 0..self.shape.layers {
-            for head in 0..self.shape.kv_heads {
-                let from = self.head_block(layer, source, head).keys;
-                let to = self.head_block(layer, target, head).keys;
-                std::ptr::copy(from, to, self.shape.head_bytes());
-            }
-        }
-    }
-
     /// One head's part of a block.
     ///
     /// # Safety
