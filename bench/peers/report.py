@@ -21,6 +21,8 @@ class Visit:
     #: CPUs that others used in the worst load.
     others: float = 0.0
     waited: float = 0.0
+    #: GB/s that could be read right before or after it, whichever was more.
+    bandwidth: float = 0.0
 
 
 @dataclass
@@ -43,10 +45,11 @@ class Run:
         both = [(own, theirs) for own, theirs in pairs if own and theirs]
         return [own / theirs if figure.rate else theirs / own for own, theirs in both]
 
-    @property
-    def limit_ms(self) -> float:
-        """Time to read all 16-bit weights once, at the best bandwidth seen."""
-        return 1e-6 * self.weight_bytes / max(self.bandwidths)
+    def limit_factors(self, engine: str, load: str) -> list[tuple[float, float]]:
+        """By round: TPOT ÷ the time to read all 16-bit weights once, and that time in ms."""
+        pairs = zip(self.values(engine, load, TPOT), self.visits.get(engine, []), strict=True)
+        limits = [(value, 1e-6 * self.weight_bytes / visit.bandwidth) for value, visit in pairs if value]
+        return [(value / limit, limit) for value, limit in limits]
 
 
 def ours_for(bits: int) -> str:
@@ -106,12 +109,14 @@ def verdict(holds: bool) -> str:
 
 def limit_outcome(run: Run) -> tuple[str, str]:
     asked = f"W1 TPOT, 16 bits: within {LIMIT_FACTOR} × of the bandwidth limit"
-    values = [value for value in run.values(ours_for(16), "W1", TPOT) if value]
-    if not values or not run.bandwidths:
+    factors = run.limit_factors(ours_for(16), "W1")
+    if not factors:
         return asked, "not measured"
-    factor = max(values) / run.limit_ms
-    usual = factor * statistics.median(run.bandwidths) / max(run.bandwidths)
-    told = f"{factor:.2f} × {run.limit_ms:.2f} ms, at the median bandwidth {usual:.2f} ×"
+    factor, limit = max(factors)
+    best = 1e-6 * run.weight_bytes / max(run.bandwidths)
+    told = (
+        f"{factor:.2f} × {limit:.2f} ms of its round ({factor * limit / best:.2f} × the run's shortest, {best:.2f} ms)"
+    )
     return asked, f"{verdict(factor <= LIMIT_FACTOR)}: {told}"
 
 

@@ -46,9 +46,16 @@ def test_a_target_takes_the_worst_round_of_the_best_peer() -> None:
 
 
 def test_the_bandwidth_limit_is_held_in_the_worst_round() -> None:
-    run = Run({"diptych-bf16": visits("W1", TPOT, 9.0, 11.0)}, bandwidths=[20.0, 30.0], weight_bytes=270_000_000)
-    assert run.limit_ms == pytest.approx(9.0)
-    assert limit_outcome(run)[1] == "pass: 1.22 × 9.00 ms, at the median bandwidth 1.02 ×"
+    slow, fast = visits("W1", TPOT, 15.0, 11.0)
+    slow.bandwidth, fast.bandwidth = 20.0, 30.0
+    run = Run({"diptych-bf16": [slow, fast]}, bandwidths=[18.0, 20.0, 30.0, 45.0], weight_bytes=270_000_000)
+    assert run.limit_factors("diptych-bf16", "W1") == [
+        (pytest.approx(1.111, abs=1e-3), 13.5),
+        (pytest.approx(1.222, abs=1e-3), 9.0),
+    ]
+    assert limit_outcome(run)[1] == "pass: 1.22 × 9.00 ms of its round (1.83 × the run's shortest, 6.00 ms)"
+    slow.bandwidth = 30.0
+    assert limit_outcome(run)[1].startswith("MISS: 1.67 ×")
 
 
 def test_every_target_names_a_load_with_its_figure() -> None:
