@@ -1,0 +1,201 @@
+//! Why the core decided as it did, as types: what traces, usage and `explain` show.
+//!
+//! Every limit that can hold a request back, cut a chunk or take blocks away has a variant here.
+//! Whoever adds a limit adds its variant, names it in `ALL` and `name`, and reports it where the
+//! limit is applied.
+
+/// What kept a request from being computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WaitReason {
+    /// No limit: the launched steps had to retire before another could be planned.
+    Step,
+    /// No worker was ready.
+    Worker,
+    /// Every state row (`max_running`) was taken.
+    Rows,
+    /// The step's tokens (`max_batched_tokens`) were spent on others.
+    StepTokens,
+    /// The step's prefill tokens (`max_prefill_tokens`) were spent on others.
+    PrefillTokens,
+    /// Too few KV blocks were free for the request that was next.
+    Blocks,
+    /// Blocks were free, but kept for the running requests to grow into after a preemption.
+    Reserve,
+    /// The step had just preempted somebody, so it admitted nobody.
+    Preemption,
+    /// Launched steps still named the request, which had been preempted.
+    InFlight,
+    /// Held back while the request that kills workers was sought.
+    Trial,
+    /// Running, but the text side had not searched the last tokens for stop strings.
+    TextAck,
+    /// Running, but a step had no room for its penalties or logit bias.
+    SideData,
+    /// Running, but its next block was still fenced by a launched step.
+    FencedBlock,
+}
+
+impl WaitReason {
+    /// Every reason, in order of its number.
+    pub const ALL: [Self; 13] = [
+        Self::Step,
+        Self::Worker,
+        Self::Rows,
+        Self::StepTokens,
+        Self::PrefillTokens,
+        Self::Blocks,
+        Self::Reserve,
+        Self::Preemption,
+        Self::InFlight,
+        Self::Trial,
+        Self::TextAck,
+        Self::SideData,
+        Self::FencedBlock,
+    ];
+
+    /// Its name in traces, usage and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Worker => "worker",
+            Self::Rows => "rows",
+            Self::StepTokens => "step_tokens",
+            Self::PrefillTokens => "prefill_tokens",
+            Self::Blocks => "blocks",
+            Self::Reserve => "reserve",
+            Self::Preemption => "preemption",
+            Self::InFlight => "in_flight",
+            Self::Trial => "trial",
+            Self::TextAck => "text_ack",
+            Self::SideData => "side_data",
+            Self::FencedBlock => "fenced_block",
+        }
+    }
+}
+
+/// Why no more of a prompt came from the prefix cache. Prefixes of other namespaces are never
+/// looked at, so that none of these tells whether somebody else has asked the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatchEnd {
+    /// Nothing was left to find: only the last token, which is always computed, and what does not
+    /// fill a block with it.
+    Complete,
+    /// The cache is off.
+    Off,
+    /// The prompt does not fill one block besides its last token.
+    UnderOneBlock,
+    /// The nearest stored prefix goes on with another token at this position of the prompt.
+    DifferentToken { position: u32 },
+    /// The next block was stored and has been evicted this long ago.
+    Evicted { ago_ns: u64 },
+    /// Nothing that begins like this was stored, as far as is remembered.
+    NeverStored,
+}
+
+impl MatchEnd {
+    /// Its name in traces, usage and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Off => "off",
+            Self::UnderOneBlock => "under_one_block",
+            Self::DifferentToken { .. } => "different_token",
+            Self::Evicted { .. } => "evicted",
+            Self::NeverStored => "never_stored",
+        }
+    }
+}
+
+/// Why a running request lost its blocks and is computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PreemptCause {
+    /// Decoding requests needed more blocks than there were or would be, and this was the newest.
+    Blocks,
+    /// The worker died, and the KV with it.
+    WorkerLost,
+}
+
+impl PreemptCause {
+    /// Every cause, in order of its number.
+    pub const ALL: [Self; 2] = [Self::Blocks, Self::WorkerLost];
+
+    /// Its name in traces, usage and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blocks => "blocks",
+            Self::WorkerLost => "worker_lost",
+        }
+    }
+}
+
+/// What bounded the number of tokens that a step computed of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ChunkLimit {
+    /// Nothing: the prompt ends with this chunk.
+    Prompt,
+    /// What was left of the step's tokens (`max_batched_tokens`).
+    StepTokens,
+    /// What was left of the step's prefill tokens (`max_prefill_tokens`).
+    PrefillTokens,
+    /// The last token waits: the text side is too far behind to sample.
+    TextAck,
+    /// The last token waits: the step has no room for penalties or logit bias.
+    SideData,
+}
+
+impl ChunkLimit {
+    /// Every limit, in order of its number.
+    pub const ALL: [Self; 5] = [
+        Self::Prompt,
+        Self::StepTokens,
+        Self::PrefillTokens,
+        Self::TextAck,
+        Self::SideData,
+    ];
+
+    /// Its name in traces, usage and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prompt => "prompt",
+            Self::StepTokens => "step_tokens",
+            Self::PrefillTokens => "prefill_tokens",
+            Self::TextAck => "text_ack",
+            Self::SideData => "side_data",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_stands_at_its_number() {
+        for (number, reason) in WaitReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+        }
+        for (number, cause) in PreemptCause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, number);
+        }
+        for (number, limit) in ChunkLimit::ALL.into_iter().enumerate() {
+            assert_eq!(limit as usize, number);
+        }
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let names = WaitReason::ALL.map(WaitReason::name);
+        let distinct: std::collections::HashSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        let names = ChunkLimit::ALL.map(ChunkLimit::name);
+        let distinct: std::collections::HashSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+    }
+}
