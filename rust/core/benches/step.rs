@@ -18,16 +18,12 @@ fn config(max_running: u32, max_batched_tokens: u32, num_blocks: u32) -> CoreCon
         num_blocks,
         max_running,
         max_batched_tokens,
-        max_prefill_tokens: None,
         max_model_len: 1 << 20,
         max_queued_requests: 1 << 20,
-        overlap_depth: 0,
-        prefix_cache: true,
         side_words: 1 << 16,
         vocabulary: VOCABULARY,
         hash: HashMode::Keyed(0x5eed),
-        #[cfg(feature = "planted-faults")]
-        fault: None,
+        ..CoreConfig::default()
     }
 }
 
@@ -37,19 +33,13 @@ fn request(submission: u64, prompt: Vec<u32>, max_tokens: u32) -> Request {
         prompt,
         max_tokens,
         stop_ids: vec![0, 2],
-        has_stop_strings: false,
-        namespace: 0,
         sampling: Sampling {
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
             temperature: 0.7,
-            top_k: 0,
             top_p: 0.95,
-            min_p: 0.0,
             seed: submission,
+            ..Sampling::default()
         },
+        ..Request::default()
     }
 }
 

@@ -44,6 +44,28 @@ pub struct CoreConfig {
     pub fault: Option<Fault>,
 }
 
+impl Default for CoreConfig {
+    /// The engine's own defaults; the sizes that a model and a machine set are those of a small one.
+    fn default() -> Self {
+        Self {
+            block_size: 16,
+            num_blocks: 1_025,
+            max_running: 256,
+            max_batched_tokens: 512,
+            max_prefill_tokens: None,
+            max_model_len: 8_192,
+            max_queued_requests: 1_024,
+            overlap_depth: 0,
+            prefix_cache: true,
+            side_words: 1 << 16,
+            vocabulary: 50_000,
+            hash: HashMode::Keyed(0),
+            #[cfg(feature = "planted-faults")]
+            fault: None,
+        }
+    }
+}
+
 /// A bug that the interleaving search must be able to find.
 #[cfg(feature = "planted-faults")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

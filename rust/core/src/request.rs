@@ -32,8 +32,27 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Default for Sampling {
+    /// Greedy, nothing adjusted.
+    fn default() -> Self {
+        Self {
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 0,
+        }
+    }
+}
+
 /// A request as the core sees it: token ids and limits, no text.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// The default has no prompt and asks for no output: both must be given.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// Engine-wide number of the request in order of submission; returned in its events.
     pub submission: u64,

@@ -1,6 +1,6 @@
 //! A world for named cases: it panics at the first broken promise.
 
-use diptych_core::{CoreConfig, Error, FinishReason, HashMode, Request, Sampling, Stats};
+use diptych_core::{CoreConfig, Error, FinishReason, HashMode, Request, Stats};
 
 use crate::operation::Operation;
 use crate::world::World;
@@ -12,16 +12,12 @@ pub(crate) fn small() -> CoreConfig {
         num_blocks: 16,
         max_running: 4,
         max_batched_tokens: 16,
-        max_prefill_tokens: None,
         max_model_len: 64,
         max_queued_requests: 1_000,
-        overlap_depth: 0,
-        prefix_cache: true,
         side_words: 256,
         vocabulary: 1_000,
         hash: HashMode::Keyed(3),
-        #[cfg(feature = "planted-faults")]
-        fault: None,
+        ..CoreConfig::default()
     }
 }
 
@@ -42,23 +38,9 @@ pub(crate) fn prompt(seed: u32, length: usize) -> Vec<u32> {
 
 pub(crate) fn request(prompt: &[u32], max_tokens: u32) -> Request {
     Request {
-        submission: 0,
         prompt: prompt.to_vec(),
         max_tokens,
-        stop_ids: Vec::new(),
-        has_stop_strings: false,
-        namespace: 0,
-        sampling: Sampling {
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-        },
+        ..Request::default()
     }
 }
 

@@ -16,16 +16,13 @@ pub(crate) fn tight(overlap_depth: u8) -> CoreConfig {
         num_blocks: 6,
         max_running: 3,
         max_batched_tokens: 4,
-        max_prefill_tokens: None,
         max_model_len: 10,
         max_queued_requests: 3,
         overlap_depth,
-        prefix_cache: true,
         side_words: 16,
         vocabulary: 5,
         hash: HashMode::Keyed(7),
-        #[cfg(feature = "planted-faults")]
-        fault: None,
+        ..CoreConfig::default()
     }
 }
 
