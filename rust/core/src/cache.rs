@@ -1,6 +1,7 @@
 //! KV blocks and the prefix index over them, kept consistent in one place.
 
-use crate::HashMode;
+use crate::CoreConfig;
+use crate::kv_events::{KvEvents, KvSnapshot, StoredBlock};
 use crate::pool::{Place, Pool};
 use crate::prefix::{NodeRef, PrefixIndex, ROOT};
 
@@ -9,15 +10,21 @@ use crate::prefix::{NodeRef, PrefixIndex, ROOT};
 pub(crate) struct Cache {
     pub(crate) pool: Pool,
     pub(crate) index: PrefixIndex,
+    pub(crate) events: KvEvents,
+    /// When the core was called last that said the time.
+    pub(crate) now: u64,
     block_size: usize,
     dropped: Vec<u32>,
 }
 
 impl Cache {
-    pub(crate) fn new(num_blocks: u32, block_size: u32, mode: HashMode) -> Self {
+    pub(crate) fn new(config: &CoreConfig) -> Self {
+        let (num_blocks, block_size) = (config.num_blocks, config.block_size);
         Self {
             pool: Pool::new(num_blocks),
-            index: PrefixIndex::new(num_blocks, block_size, mode),
+            index: PrefixIndex::new(num_blocks, block_size, config.hash),
+            events: KvEvents::new(config.kv_events, block_size),
+            now: 0,
             block_size: block_size as usize,
             dropped: Vec::with_capacity(num_blocks as usize),
         }
@@ -78,6 +85,10 @@ impl Cache {
         }
         let node = self.index.insert(parent, namespace, tokens, block);
         self.pool.set_indexed(block, true);
+        let above = (parent != ROOT).then(|| self.index.chain(parent.block));
+        let chain = self.index.chain(block);
+        self.events
+            .stored(chain, above, (namespace, tokens), self.now);
         node
     }
 
@@ -90,13 +101,47 @@ impl Cache {
     /// Drops the node of `block` and every node below it.
     pub(crate) fn forget(&mut self, block: u32) {
         self.index.drop_subtree(block, &mut self.dropped);
+        for &block in &self.dropped {
+            let chain = self.index.chain(block);
+            self.events.removed(chain, self.now);
+        }
         self.settle_dropped();
     }
 
     /// Drops every node.
     pub(crate) fn forget_all(&mut self) {
-        self.index.clear(&mut self.dropped);
+        self.clear_index();
         self.settle_dropped();
+    }
+
+    fn clear_index(&mut self) {
+        self.index.clear(&mut self.dropped);
+        self.events.cleared(self.now);
+    }
+
+    /// All blocks that can be found, each after its parent.
+    pub(crate) fn snapshot(&self) -> KvSnapshot {
+        let mut blocks: Vec<StoredBlock> = Vec::new();
+        let mut open: Vec<(u32, Option<u64>)> = self
+            .index
+            .children(None)
+            .map(|block| (block, None))
+            .collect();
+        while let Some((block, parent)) = open.pop() {
+            let node = self.index.node(block);
+            blocks.push(StoredBlock {
+                hash: self.index.chain(block),
+                parent,
+                namespace: self.index.namespace(block),
+                tokens: self.index.tokens(block).to_vec(),
+            });
+            let children = self.index.children(Some(node));
+            open.extend(children.map(|child| (child, Some(self.index.chain(block)))));
+        }
+        KvSnapshot {
+            next: self.events.next(),
+            blocks,
+        }
     }
 
     fn settle_dropped(&mut self) {
@@ -107,7 +152,7 @@ impl Cache {
 
     /// The worker's memory is gone: every block is cold, no node is left.
     pub(crate) fn reset(&mut self) {
-        self.index.clear(&mut self.dropped);
+        self.clear_index();
         self.dropped.clear();
         self.pool.reset();
     }

@@ -39,6 +39,8 @@ pub struct CoreConfig {
     pub vocabulary: u32,
     /// Lookup hash.
     pub hash: HashMode,
+    /// KV events that are kept for readers; 0 is off.
+    pub kv_events: u32,
     /// The deliberate bug to run with.
     #[cfg(feature = "planted-faults")]
     pub fault: Option<Fault>,
@@ -60,6 +62,7 @@ impl Default for CoreConfig {
             side_words: 1 << 16,
             vocabulary: 50_000,
             hash: HashMode::Keyed(0),
+            kv_events: 0,
             #[cfg(feature = "planted-faults")]
             fault: None,
         }

@@ -6,7 +6,10 @@ use crate::launches::{Launch, Launches, StateRows};
 use crate::queue::ArrivalQueue;
 use crate::slab::Slab;
 use crate::suspects::Suspects;
-use crate::{CoreConfig, Error, Event, FinishReason, Handle, Request, Stats, StepPlan, StepResult};
+use crate::{
+    CoreConfig, Error, Event, FinishReason, Handle, KvEvent, KvEventsError, KvSnapshot, Request,
+    Stats, StepPlan, StepResult,
+};
 
 /// Owner of every request, every block and the prefix index. One thread calls it.
 ///
@@ -63,7 +66,7 @@ impl Core {
             requests: Slab::default(),
             waiting: ArrivalQueue::default(),
             running: ArrivalQueue::default(),
-            cache: Cache::new(config.num_blocks, config.block_size, config.hash),
+            cache: Cache::new(&config),
             rows: StateRows::new(config.max_running),
             launches: Launches::default(),
             suspects: Suspects::default(),
@@ -81,7 +84,8 @@ impl Core {
     ///
     /// # Errors
     /// Everything that can be said now: see [`Error`].
-    pub fn submit(&mut self, request: Request, _now: u64) -> Result<Handle, Error> {
+    pub fn submit(&mut self, request: Request, now: u64) -> Result<Handle, Error> {
+        self.cache.now = now;
         crate::validate::request(&request, &self.config)?;
         let waiting = self.waiting.len() as u32;
         if waiting >= self.config.max_queued_requests {
@@ -95,7 +99,8 @@ impl Core {
     }
 
     /// Ends a request in whatever state it is; an unknown or finished handle is ignored.
-    pub fn abort(&mut self, handle: Handle, _now: u64) {
+    pub fn abort(&mut self, handle: Handle, now: u64) {
+        self.cache.now = now;
         if let Some(slot) = self.requests.resolve(handle) {
             self.finish(slot, FinishReason::Aborted);
         }
@@ -122,6 +127,7 @@ impl Core {
     /// Plans and thereby launches the next step. `None`: nothing can be computed now, or
     /// `overlap_depth` + 1 steps are unretired.
     pub fn plan(&mut self, now: u64) -> Option<&StepPlan> {
+        self.cache.now = now;
         self.plan_step(now).then_some(&self.plan)
     }
 
@@ -130,6 +136,7 @@ impl Core {
     /// # Errors
     /// [`Error::StaleResult`], [`Error::ResultRows`].
     pub fn complete(&mut self, result: &StepResult<'_>, now: u64) -> Result<(), Error> {
+        self.cache.now = now;
         self.complete_step(result, now)
     }
 
@@ -138,7 +145,7 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::WorkerLost`].
-    pub fn worker_lost(&mut self, epoch: u64, kv_kept: bool, _now: u64) -> Result<(), Error> {
+    pub fn worker_lost(&mut self, epoch: u64, kv_kept: bool, now: u64) -> Result<(), Error> {
         if epoch != self.epoch || kv_kept {
             return Err(Error::WorkerLost {
                 epoch,
@@ -146,6 +153,7 @@ impl Core {
                 current: self.epoch,
             });
         }
+        self.cache.now = now;
         self.lose_worker();
         Ok(())
     }
@@ -161,6 +169,25 @@ impl Core {
     /// Moves the events since the last call to the end of `into`.
     pub fn take_events(&mut self, into: &mut Vec<Event>) {
         into.append(&mut self.events);
+    }
+
+    /// Appends at most `limit` KV events from number `from` on; returns the number to go on from.
+    ///
+    /// # Errors
+    /// [`KvEventsError`]: without a ring, or when these events are not in it.
+    pub fn kv_events(
+        &self,
+        from: u64,
+        limit: usize,
+        into: &mut Vec<KvEvent>,
+    ) -> Result<u64, KvEventsError> {
+        self.cache.events.read(from, limit, into)
+    }
+
+    /// Every block that a prefix lookup can find now, and the number of the event that comes next.
+    #[must_use]
+    pub fn kv_snapshot(&self) -> KvSnapshot {
+        self.cache.snapshot()
     }
 
     /// Gauges and counters.

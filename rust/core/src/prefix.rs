@@ -6,6 +6,7 @@
 //! whose parent is gone is never found.
 
 use crate::HashMode;
+use crate::kv_events::chain_hash;
 use crate::pool::NONE;
 
 /// A node, valid as long as the generation of its block's content is the same.
@@ -24,6 +25,8 @@ pub(crate) const ROOT: NodeRef = NodeRef {
 #[derive(Clone, Debug)]
 struct Node {
     hash: u64,
+    /// The public name of the content; stays until the block's next content.
+    chain: u64,
     namespace: u64,
     parent: NodeRef,
     generation: u32,
@@ -52,12 +55,15 @@ pub(crate) struct PrefixIndex {
     nodes: Vec<Node>,
     tokens: Vec<u32>,
     table: Vec<Bucket>,
+    /// The newest of the first blocks.
+    first_root: u32,
 }
 
 impl PrefixIndex {
     pub(crate) fn new(num_blocks: u32, block_size: u32, mode: HashMode) -> Self {
         let vacant = Node {
             hash: 0,
+            chain: 0,
             namespace: 0,
             parent: ROOT,
             generation: 0,
@@ -73,6 +79,7 @@ impl PrefixIndex {
             nodes: vec![vacant; num_blocks as usize],
             tokens: vec![0; num_blocks as usize * block_size as usize],
             table: vec![VACANT; buckets],
+            first_root: NONE,
         }
     }
 
@@ -85,8 +92,42 @@ impl PrefixIndex {
         self.nodes[block as usize].present
     }
 
+    /// The node of a block that has one.
+    pub(crate) fn node(&self, block: u32) -> NodeRef {
+        let generation = self.nodes[block as usize].generation;
+        NodeRef { block, generation }
+    }
+
     pub(crate) fn parent(&self, block: u32) -> NodeRef {
         self.nodes[block as usize].parent
+    }
+
+    /// The chain hash of the content that the block has or had last.
+    pub(crate) fn chain(&self, block: u32) -> u64 {
+        self.nodes[block as usize].chain
+    }
+
+    /// The chain hash of what follows `parent`.
+    pub(crate) fn child_chain(
+        &self,
+        parent: Option<NodeRef>,
+        namespace: u64,
+        tokens: &[u32],
+    ) -> u64 {
+        let above = parent.map(|parent| self.chain(parent.block));
+        chain_hash(above, namespace, tokens)
+    }
+
+    /// The blocks that follow `parent`, or all first blocks, the newest first.
+    pub(crate) fn children(&self, parent: Option<NodeRef>) -> impl Iterator<Item = u32> + '_ {
+        let first = match parent {
+            Some(parent) => self.nodes[parent.block as usize].first_child,
+            None => self.first_root,
+        };
+        let present = |block: u32| Some(block).filter(|&block| block != NONE);
+        std::iter::successors(present(first), move |&block| {
+            present(self.nodes[block as usize].next_sibling)
+        })
     }
 
     pub(crate) fn namespace(&self, block: u32) -> u64 {
@@ -136,16 +177,20 @@ impl PrefixIndex {
         let hash = self.hash(parent, namespace, tokens);
         let start = block as usize * self.block_size;
         self.tokens[start..start + self.block_size].copy_from_slice(tokens);
-        let next_sibling = match parent.block {
-            NONE => NONE,
-            above => std::mem::replace(&mut self.nodes[above as usize].first_child, block),
+        let above = Some(parent).filter(|&parent| parent != ROOT);
+        let chain = self.child_chain(above, namespace, tokens);
+        let first_sibling = match above {
+            None => &mut self.first_root,
+            Some(above) => &mut self.nodes[above.block as usize].first_child,
         };
+        let next_sibling = std::mem::replace(first_sibling, block);
         if next_sibling != NONE {
             self.nodes[next_sibling as usize].previous_sibling = block;
         }
         let node = &mut self.nodes[block as usize];
         assert!(!node.present, "block {block} is interned twice");
         node.hash = hash;
+        node.chain = chain;
         node.namespace = namespace;
         node.parent = parent;
         node.present = true;
@@ -182,7 +227,9 @@ impl PrefixIndex {
         let (parent, previous, next) = (node.parent, node.previous_sibling, node.next_sibling);
         if previous != NONE {
             self.nodes[previous as usize].next_sibling = next;
-        } else if parent != ROOT {
+        } else if parent == ROOT {
+            self.first_root = next;
+        } else {
             self.nodes[parent.block as usize].first_child = next;
         }
         if next != NONE {
@@ -200,6 +247,7 @@ impl PrefixIndex {
             }
         }
         self.table.fill(VACANT);
+        self.first_root = NONE;
     }
 
     fn fill_bucket(&mut self, hash: u64, block: u32) {
@@ -260,6 +308,13 @@ impl PrefixIndex {
             let node = &self.nodes[block as usize];
             if node.parent != ROOT && !self.is_live(node.parent) {
                 return Err(format!("node {block} hangs below a dropped parent"));
+            }
+            let above = Some(node.parent).filter(|&parent| parent != ROOT);
+            if node.chain != self.child_chain(above, node.namespace, self.tokens(block)) {
+                return Err(format!("node {block} bears another chain hash"));
+            }
+            if !self.children(above).any(|child| child == block) {
+                return Err(format!("node {block} is not among its parent's children"));
             }
             let found = self.find(node.parent, node.namespace, self.tokens(block));
             if found.map(|node| node.block) != Some(block) {

@@ -300,6 +300,7 @@ fn config(seed: u64, hash: HashMode) -> CoreConfig {
         side_words: 30,
         vocabulary: VOCABULARY,
         hash,
+        kv_events: 0,
         #[cfg(feature = "planted-faults")]
         fault: None,
     }

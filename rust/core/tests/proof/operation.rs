@@ -145,6 +145,8 @@ pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
         side_words: limits.1,
         vocabulary: limits.0,
         hash,
+        // One operation tells at most a few events a block.
+        kv_events: 256,
         #[cfg(feature = "planted-faults")]
         fault: None,
     })

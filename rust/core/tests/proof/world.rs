@@ -11,6 +11,7 @@ use crate::entry::Entry;
 use crate::model::Model;
 use crate::operation::{Draft, Operation};
 use crate::plan_rules;
+use crate::router::Router;
 use crate::submission::{Answer, answer, names_the_mistake};
 use crate::worker::{Misbehaviour, Worker};
 
@@ -32,6 +33,8 @@ pub(crate) struct World {
     pub(crate) journal: Option<Journal>,
     /// Whether the core's own `check_all` may speak; without it only the outside judges.
     pub(crate) inspect: bool,
+    /// One that follows from the start, and one that begins anew with a snapshot now and then.
+    routers: [Router; 2],
     epoch: u64,
     step: u64,
     now: u64,
@@ -48,6 +51,7 @@ impl World {
             model: Model::default(),
             journal: None,
             inspect: true,
+            routers: Default::default(),
             epoch: 1,
             step: 0,
             now: 0,
@@ -69,7 +73,8 @@ impl World {
             Operation::WorkerLost => self.worker_lost()?,
             Operation::ResetPrefixCache => self.reset_prefix_cache(),
         }
-        self.check()
+        self.check()?;
+        self.follow()
     }
 
     /// Submits a request as it stands; `stop` is the token where the text side finds a stop string.

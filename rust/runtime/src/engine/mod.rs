@@ -354,6 +354,7 @@ fn core_config(options: &EngineOptions, capacities: Capacities) -> Result<CoreCo
         side_words: capacities.side_words,
         vocabulary: options.vocabulary,
         hash: HashMode::Keyed(RandomState::new().hash_one("prefix index")),
+        kv_events: 0,
     };
     Core::new(config.clone(), 1)
         .map_err(|error| EngineError::Options(error.to_string()))

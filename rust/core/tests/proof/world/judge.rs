@@ -6,6 +6,7 @@ use diptych_core::StepPlan;
 
 use super::{Checked, World};
 use crate::operation::Operation;
+use crate::router::Router;
 
 impl World {
     /// Invariant 30: an idle core has nothing that could run.
@@ -74,6 +75,20 @@ impl World {
                 self.model.lookups
             ))
         }
+    }
+
+    pub(super) fn follow(&mut self) -> Checked {
+        // No ring, or one that a single operation may overrun.
+        if self.config.kv_events < 64 {
+            return Ok(());
+        }
+        for router in &mut self.routers {
+            router.follow(&self.core)?;
+        }
+        if self.now.is_multiple_of(16_000) {
+            self.routers[1] = Router::from_snapshot(self.core.kv_snapshot())?;
+        }
+        Ok(())
     }
 
     /// Invariant 32: without arrivals everything ends in a bounded number of steps. Returns the steps.
