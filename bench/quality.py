@@ -1,10 +1,10 @@
 """What each format of weights and KV cache costs: perplexity, KL divergence and greedy agreement, against bfloat16.
 
-    make quality [ARGS="--tokens 6000"]
+    make quality [ARGS="--tokens 6000 --weights int8,int8-g32"]
 
 The sample model reads bench/data/kjv.txt (public domain) in windows of 1,024 tokens through the native kernels, all
 formats side by side, so that nothing but a slice of logits is kept. Fails if an int8 format costs more than 0.5 % of
-perplexity. Writes bench/results/quality.md, unless the text is cut short.
+perplexity. Writes bench/results/quality.md, unless the text is cut short or formats are chosen.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ def report(scores: list[Scores], seconds: float) -> str:
         "Everything is compared with the first line. The model's bfloat16 weights were made from a GGUF file in Q4_1 "
         "(embedding in Q8_0), so that `gguf` holds nearly the same numbers, and the groups of `int4`, which are those "
         "of Q4_1, fit them better than they would fit weights that were never quantized. `float16` and `float32` "
-        "weights hold the bfloat16 numbers. Quantized weights are multiplied with activations in int8, one scale per "
-        "32, and with twice the bits in down projections and the head. "
+        "weights hold the bfloat16 numbers. Quantized weights are multiplied with activations in int8. "
         f"Products in float32 were computed for one window of {SELDOM}. Cost: growth of the perplexity, with the "
         "standard error of the paired differences; divergence: mean of "
         "KL(first line ‖ this line) in nats; agreement: share of positions with the same greedy id.",
@@ -99,6 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     ids = encode(folder, TEXT.read_text(), arguments.tokens)
     arithmetic, _ = choose_dtype("auto", "cpu", "bfloat16", cpu_flags())
     variants = choose_variants(arithmetic)
+    if arguments.weights:
+        variants = [variants[0], *(one for one in variants[1:] if one.weights in arguments.weights.split(","))]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="diptych-quality-") as cache:
         # Packed weights of formats that nobody serves do not stay in the user's cache.
@@ -112,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{score.variant}: {len(score.loss) / score.seconds:.0f} positions/s", flush=True)
     page = report(scores, time.monotonic() - started)
     print(page)
-    if arguments.tokens is None:
+    if arguments.tokens is None and not arguments.weights:
         arguments.output.write_text(page)
     return 1 if over_bound(scores) else 0
 
@@ -120,6 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, help="read only the first tokens of the text, and write no page")
+    parser.add_argument("--weights", help="compare these formats of weights only, with commas, and write no page")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if diptych_core.build_profile != "release":

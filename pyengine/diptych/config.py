@@ -43,7 +43,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `model`, `revision`: a known name, a folder, or a Hugging Face id at a revision.
     - `kernels`: `native` computes on the CPU without torch, `reference` with torch on any device; `auto`: native on a
       CPU where they can serve the model.
-    - `dtype`: arithmetic of the worker. `quantization`: weights in `int8` (one scale per output), `int8-g32`, `int4` (a
+    - `dtype`: arithmetic of the worker. `quantization`: weights in `int8`, `int8-g32` or `int4` (mostly a
       scale per 32 inputs) or as the model's own `gguf` file has them; by native kernels.
     - `exact`: a request's results depend on its own tokens only, to the bit. What native kernels do, so there the
       default; True refuses to run otherwise.

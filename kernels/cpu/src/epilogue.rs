@@ -55,47 +55,6 @@ impl Kernel for AddBias {
     }
 }
 
-/// Adds each `lines` rows of sums into one of the tile, which may begin where they do.
-pub(crate) struct AddLines {
-    /// `[lines × rows][columns]`.
-    pub(crate) from: *const f32,
-    pub(crate) lines: usize,
-    pub(crate) tile: Tile,
-}
-
-impl Kernel for AddLines {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let Tile {
-            sums,
-            stride,
-            rows,
-            columns,
-            ..
-        } = self.tile;
-        for row in 0..rows {
-            let mut column = 0;
-            while column < columns {
-                // SAFETY: within the sums and the tile, which whoever makes the kernel owns; no row is overwritten before
-                // it was read.
-                unsafe {
-                    let from = self.from.add(row * self.lines * columns + column);
-                    let mut sum = isa.load(from);
-                    let mut line = 1;
-                    while line < self.lines {
-                        sum = isa.add(sum, isa.load(from.add(line * columns)));
-                        line += 1;
-                    }
-                    isa.store(sums.add(row * stride + column), sum);
-                }
-                column += LANES;
-            }
-        }
-    }
-}
-
 /// Adds sums and bias to the residual stream.
 pub(crate) struct AddResidual {
     pub(crate) tile: Tile,

@@ -47,26 +47,8 @@ pub enum Form {
     Bf16,
     /// Signed bytes with an f32 scale per 32 inputs.
     Int8,
-    /// Two rows of signed bytes whose products are added: the values, and what their rounding left.
-    Int8Pair,
-}
-
-impl Form {
-    /// The form where rounding costs most, the last projection of an MLP, whose activations hold outliers, and the head:
-    /// about 15 bits where [`Form::Int8`] has 8.
-    #[must_use]
-    pub fn precise(self) -> Self {
-        match self {
-            Self::Int8 => Self::Int8Pair,
-            other => other,
-        }
-    }
-
-    /// Rows that a product reads for each row of activations.
-    #[must_use]
-    pub fn lines(self) -> usize {
-        if self == Self::Int8Pair { 2 } else { 1 }
-    }
+    /// Signed bytes with an f32 scale per 16 inputs.
+    Int8Halves,
 }
 
 /// Which arithmetic floating-point weights are multiplied in.
@@ -85,7 +67,8 @@ impl Format {
         match (self, arithmetic) {
             (Self::Bf16, Arithmetic::Bf16) => Form::Bf16,
             (Self::F32 | Self::Bf16 | Self::F16, _) => Form::F32,
-            _ => Form::Int8,
+            (Self::Int8, _) => Form::Int8,
+            _ => Form::Int8Halves,
         }
     }
 

@@ -61,7 +61,7 @@ impl Floats {
 #[derive(Debug)]
 pub(super) struct Forms([Option<RowBuffer>; 4]);
 
-const FORMS: [Form; 4] = [Form::F32, Form::Bf16, Form::Int8, Form::Int8Pair];
+const FORMS: [Form; 4] = [Form::F32, Form::Bf16, Form::Int8, Form::Int8Halves];
 
 impl Forms {
     fn new(used: Used, inputs: usize, rows: usize) -> io::Result<Self> {
@@ -97,7 +97,7 @@ fn place(form: Form) -> usize {
         Form::F32 => 0,
         Form::Bf16 => 1,
         Form::Int8 => 2,
-        Form::Int8Pair => 3,
+        Form::Int8Halves => 3,
     }
 }
 
@@ -130,12 +130,12 @@ impl Layout {
         let mut used = [Used::default(); 3];
         let form = |matrix: &crate::matrix::Matrix| matrix.format.form(settings.arithmetic);
         let mut mark = |which: usize, form: Form| used[which].0[place(form)] = true;
-        mark(0, form(&weights.head).precise());
+        mark(0, form(&weights.head));
         for layer in &weights.layers {
             layer.qkv.iter().for_each(|part| mark(0, form(part)));
             mark(0, form(&layer.gate_up));
             mark(1, form(&layer.output));
-            mark(2, form(&layer.down).precise());
+            mark(2, form(&layer.down));
         }
         let tokens = settings.max_tokens;
         let hidden_rows = tokens.max(LOGIT_ROWS);

@@ -2,7 +2,7 @@
 
 use super::buffers::{Buffers, FEW_ROWS, Floats, Forms, ROW_BLOCK, Scratch, TILE_PANELS};
 use super::settings::Settings;
-use crate::epilogue::{AddBias, AddLines, AddResidual, SwiGlu, Tile};
+use crate::epilogue::{AddBias, AddResidual, SwiGlu, Tile};
 use crate::matrix::{Form, Matrix};
 use crate::norm::{Norm, NormInto, NormOnly, Prepare};
 use crate::pool::Member;
@@ -53,8 +53,6 @@ pub(super) struct Job<'a> {
     pub(super) first: usize,
     /// How many.
     pub(super) count: usize,
-    /// So many of `rows` are one row of the job: their sums are added.
-    pub(super) lines: usize,
     /// Panels, the first of the matrix.
     pub(super) panels: usize,
     /// 16 values a panel, or null.
@@ -162,7 +160,7 @@ impl Phases<'_> {
     /// # Safety
     /// Called by all members alike; nobody writes the rows or touches the results meanwhile.
     pub(super) unsafe fn product(&self, member: &Member, job: &Job) {
-        let blocks = (job.count * job.lines).div_ceil(ROW_BLOCK);
+        let blocks = job.count.div_ceil(ROW_BLOCK);
         let block = job.count.div_ceil(blocks);
         // SwiGLU writes whole groups of 32 columns: two panels of the gate, two of up.
         let unit = if matches!(job.then, Then::SwiGlu(_)) {
@@ -198,35 +196,17 @@ impl Phases<'_> {
             }
             _ => (self.scratch[member.index()].tile.row(0), columns),
         };
-        let (from, from_stride) = if job.lines > 1 {
-            (self.scratch[member.index()].tile.row(0), columns)
-        } else {
-            (sums, stride)
-        };
-        let start = (job.first + first) * job.lines;
+        let start = job.first + first;
         let product = Product {
             matrix: job.matrix,
             rows: job.rows,
-            row_range: start..start + rows * job.lines,
+            row_range: start..start + rows,
             panels: panel..panel + panels,
-            out: from,
-            out_stride: from_stride,
+            out: sums,
+            out_stride: stride,
             prefetch: self.settings.fusions.prefetch && job.count > 1,
         };
         product.run(self.settings.set);
-        if job.lines > 1 {
-            self.settings.set.run(AddLines {
-                from,
-                lines: job.lines,
-                tile: Tile {
-                    sums,
-                    stride,
-                    rows,
-                    columns,
-                    bias: std::ptr::null(),
-                },
-            });
-        }
         let bias = if job.bias.is_null() {
             job.bias
         } else {

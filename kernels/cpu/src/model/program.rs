@@ -190,9 +190,8 @@ impl Program<'_> {
             .phases
             .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
         let form = layer.down.format.form(self.phases.settings.arithmetic);
-        let wide = buffers.wide_rows.get(form.precise());
-        let lines = form.precise().lines();
-        let most = wide.rows().count() / lines;
+        let wide = buffers.wide_rows.get(form);
+        let most = wide.rows().count();
         for first in (0..count).step_by(most) {
             let part = (first, most.min(count - first));
             let bias = vectors.gate_up_bias.as_deref();
@@ -209,11 +208,10 @@ impl Program<'_> {
             let (residual, stride) = (buffers.residual.row(first), buffers.residual.stride());
             let bias = vectors.down_bias.as_deref();
             let then = Then::Residual(residual, stride);
-            let down = Job {
-                lines,
-                ..job(layer.down, wide.rows(), (0, part.1), bias, then)
-            };
-            self.add(member, &down);
+            self.add(
+                member,
+                &job(layer.down, wide.rows(), (0, part.1), bias, then),
+            );
         }
     }
 
@@ -281,19 +279,16 @@ impl Program<'_> {
         let scratch = &self.phases.scratch[member.index()];
         std::slice::from_raw_parts_mut(scratch.best(), count).fill(Best::new());
         let head = self.model.weights.head;
-        let normed = self.normed(&buffers.residual, &self.model.norm, &head);
         let source = Source {
             chosen: Some(&self.sampled[done..done + count]),
             count,
-            form: normed.form.precise(),
-            ..normed
+            ..self.normed(&buffers.residual, &self.model.norm, &head)
         };
         let rows = self
             .phases
             .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
         let vocabulary = self.phases.settings.vocabulary;
         let job = Job {
-            lines: source.form.lines(),
             panels: vocabulary.div_ceil(LANES),
             ..job(
                 head,
@@ -356,7 +351,6 @@ fn job<'a>(
         rows,
         first,
         count,
-        lines: 1,
         panels: matrix.panels(),
         bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
         then,

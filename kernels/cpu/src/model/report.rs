@@ -21,11 +21,10 @@ pub fn moved_bytes(
     let (fusions, hidden, wide) = (settings.fusions, shape.hidden, shape.intermediate);
     let bytes = |form: Form| match form {
         Form::F32 => 4,
-        Form::Bf16 | Form::Int8Pair => 2,
-        Form::Int8 => 1,
+        Form::Bf16 => 2,
+        Form::Int8 | Form::Int8Halves => 1,
     };
     let form = |matrix: &Matrix| bytes(matrix.format.form(settings.arithmetic));
-    let precise = |matrix: &Matrix| bytes(matrix.format.form(settings.arithmetic).precise());
     let few = fusions.redundant_norm && tokens <= FEW_ROWS;
     let times = if few { settings.threads } else { 1 };
     let unless = |fused: bool, values: usize| if fused { 0 } else { 2 * 4 * values };
@@ -34,7 +33,7 @@ pub fn moved_bytes(
         let prepared = hidden * (form(&layer.qkv[0]) + form(&layer.gate_up)) * (times + 1);
         let attention = 2 * 4 * (shape.qkv_size() + shape.attended_size());
         let attended = shape.attended_size() * form(&layer.output) * (times + 1);
-        let mlp = unless(fusions.swiglu, 2 * wide) + 2 * wide * precise(&layer.down);
+        let mlp = unless(fusions.swiglu, 2 * wide) + 2 * wide * form(&layer.down);
         let residual = 2 * (2 * 4 * hidden + unless(fusions.residual, hidden));
         norms + prepared + attention + attended + mlp + residual
     };

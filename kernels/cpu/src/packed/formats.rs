@@ -23,10 +23,11 @@ pub enum Formats {
     /// All in half floats.
     #[serde(rename = "float16")]
     F16,
-    /// Signed bytes with a scale per output; the embedding and head too.
+    /// Signed bytes: a scale per output for queries, keys and attention's output, per 32 inputs (`Q8_0`) in the MLP, the
+    /// embedding and the head. Values are projected in bfloat16.
     #[serde(rename = "int8")]
     Int8,
-    /// Signed bytes with a scale per 32 inputs (`Q8_0`); the embedding and head too.
+    /// Signed bytes with a scale per 32 inputs (`Q8_0`); the embedding and head too. Values are projected in bfloat16.
     #[serde(rename = "int8-g32")]
     Int8Group32,
     /// Four bits with scale and minimum per 32 inputs (`Q4_1`); the embedding and head in `Q8_0`.
@@ -63,16 +64,45 @@ impl std::fmt::Display for Formats {
 }
 
 impl Formats {
-    /// The format of a tensor whose parts are stored as `stored`; none if they have no format in common.
-    pub(super) fn choose(self, role: Role, stored: &[Encoding]) -> Option<Format> {
-        match (role, self) {
-            (Role::Vector, _) | (_, Self::F32) => Some(Format::F32),
-            (_, Self::Stored) => common(stored),
-            (_, Self::Bf16) => Some(Format::Bf16),
-            (_, Self::F16) => Some(Format::F16),
-            (_, Self::Int8) => Some(Format::Int8),
-            (_, Self::Int8Group32) | (Role::Vocabulary, Self::Int4) => Some(Format::Q8_0),
-            (Role::Linear, Self::Int4) => Some(Format::Q4_1),
+    /// The format of a tensor of so many inputs whose parts are stored as `stored`; none if they have no format in
+    /// common.
+    pub(super) fn choose(
+        self,
+        roles: &[Role],
+        inputs: usize,
+        stored: &[Encoding],
+    ) -> Option<Format> {
+        if roles.iter().all(|&role| role == Role::Vector) {
+            return Some(Format::F32);
+        }
+        if self == Self::Stored {
+            return common(stored);
+        }
+        let formats = roles.iter().map(|&role| self.of(role, inputs));
+        let [first, rest @ ..] = &*formats.collect::<Vec<_>>() else {
+            return None;
+        };
+        rest.iter().all(|other| other == first).then_some(*first)
+    }
+
+    /// The format of a matrix where it does not follow the checkpoint's.
+    ///
+    /// What rounding costs is uneven (`make quality`): most of it comes from the values, the MLP and the head, so a scale
+    /// per output is for the others.
+    fn of(self, role: Role, inputs: usize) -> Format {
+        let per_group = if Format::Q8_0.check(inputs).is_ok() {
+            Format::Q8_0
+        } else {
+            Format::Int8
+        };
+        match (self, role) {
+            (Self::Bf16, _) | (Self::Int8 | Self::Int8Group32, Role::Values) => Format::Bf16,
+            (Self::F16, _) => Format::F16,
+            (Self::Int8, Role::Linear) => Format::Int8,
+            (Self::Int8, _) => per_group,
+            (Self::Int8Group32, _) | (Self::Int4, Role::Vocabulary) => Format::Q8_0,
+            (Self::Int4, _) => Format::Q4_1,
+            (Self::F32 | Self::Stored, _) => Format::F32,
         }
     }
 }

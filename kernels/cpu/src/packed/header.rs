@@ -18,12 +18,12 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::digest::Digest;
 use super::error::{PackedError, io_error};
 use super::formats::{Formats, format_name, format_of};
-use super::layout::{Role, Slot, slots};
+use super::layout::{Slot, slots};
 use super::shape::LlamaShape;
 use crate::matrix::{Format, packed_bytes};
 
 /// Raised whenever the bytes of a packed tensor, or this header, change their meaning.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 const MAGIC: &[u8; 16] = b"diptych weights\n";
 const PREAMBLE: usize = 64;
@@ -80,9 +80,10 @@ impl Entry {
 
 /// Bytes of a packed tensor.
 fn slot_bytes(slot: &Slot, format: Format) -> usize {
-    match slot.role {
-        Role::Vector => slot.outputs * size_of::<f32>(),
-        Role::Linear | Role::Vocabulary => packed_bytes(format, slot.outputs, slot.inputs),
+    if slot.is_vector() {
+        slot.outputs * size_of::<f32>()
+    } else {
+        packed_bytes(format, slot.outputs, slot.inputs)
     }
 }
 
@@ -160,7 +161,7 @@ impl Header {
             let format = entry
                 .format()
                 .ok_or_else(|| format!("{} has the format {:?}", entry.name, entry.format))?;
-            if slot.role != Role::Vector {
+            if !slot.is_vector() {
                 format
                     .check(slot.inputs)
                     .map_err(|error| format!("{}: {error}", entry.name))?;

@@ -17,8 +17,12 @@ pub(super) enum Join {
 pub(super) enum Role {
     /// Norms and biases: always f32.
     Vector,
-    /// A projection of a layer.
+    /// A projection of a layer, but for those below.
     Linear,
+    /// The projection to values: what it rounds at a token that many others attend to, all of them read.
+    Values,
+    /// A projection of an MLP, the widest sums and the activations with most outliers.
+    Mlp,
     /// The embedding, the head, or both in one.
     Vocabulary,
 }
@@ -27,7 +31,6 @@ pub(super) enum Role {
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) name: String,
-    pub(super) role: Role,
     /// A vector has as many outputs as numbers, of one input.
     pub(super) outputs: usize,
     pub(super) inputs: usize,
@@ -39,12 +42,22 @@ pub(super) struct Slot {
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) name: String,
+    pub(super) role: Role,
     pub(super) rows: usize,
     /// None for a vector.
     pub(super) inputs: Option<usize>,
 }
 
 impl Slot {
+    /// What its first part is for.
+    pub(super) fn role(&self) -> Role {
+        self.parts[0].role
+    }
+
+    pub(super) fn is_vector(&self) -> bool {
+        self.role() == Role::Vector
+    }
+
     /// Each part as a tensor of its own, named `NAME.0` and so on: for parts that have no format in common. None where
     /// rows of different parts share a panel.
     pub(super) fn split(&self) -> Option<Vec<Slot>> {
@@ -89,11 +102,11 @@ impl Slot {
 fn vector(name: String, part: String, size: usize) -> Slot {
     Slot {
         name,
-        role: Role::Vector,
         outputs: size,
         inputs: 1,
         parts: vec![Part {
             name: part,
+            role: Role::Vector,
             rows: size,
             inputs: None,
         }],
@@ -104,11 +117,11 @@ fn vector(name: String, part: String, size: usize) -> Slot {
 fn vocabulary(name: &str, part: &str, shape: &LlamaShape) -> Slot {
     Slot {
         name: name.to_string(),
-        role: Role::Vocabulary,
         outputs: shape.vocabulary,
         inputs: shape.hidden,
         parts: vec![Part {
             name: part.to_string(),
+            role: Role::Vocabulary,
             rows: shape.vocabulary,
             inputs: Some(shape.hidden),
         }],
@@ -119,7 +132,7 @@ fn vocabulary(name: &str, part: &str, shape: &LlamaShape) -> Slot {
 /// A projection of a layer: what it is called here, and its parts with their outputs.
 struct Projection {
     name: &'static str,
-    parts: Vec<(&'static str, usize)>,
+    parts: Vec<(&'static str, Role, usize)>,
     join: Join,
     inputs: usize,
     padded_inputs: usize,
@@ -141,16 +154,19 @@ fn projections(shape: &LlamaShape) -> [Projection; 4] {
         bias,
     };
     let qkv = vec![
-        ("self_attn.q_proj", queries),
-        ("self_attn.k_proj", keys),
-        ("self_attn.v_proj", keys),
+        ("self_attn.q_proj", Role::Linear, queries),
+        ("self_attn.k_proj", Role::Linear, keys),
+        ("self_attn.v_proj", Role::Values, keys),
     ];
-    let gate_up = vec![("mlp.gate_proj", wide), ("mlp.up_proj", wide)];
+    let gate_up = vec![
+        ("mlp.gate_proj", Role::Mlp, wide),
+        ("mlp.up_proj", Role::Mlp, wide),
+    ];
     [
         concatenated("qkv", qkv, hidden, shape.qkv_bias),
         concatenated(
             "output",
-            vec![("self_attn.o_proj", hidden)],
+            vec![("self_attn.o_proj", Role::Linear, hidden)],
             queries,
             shape.output_bias,
         ),
@@ -162,7 +178,7 @@ fn projections(shape: &LlamaShape) -> [Projection; 4] {
             padded_inputs: shape.padded_intermediate(),
             ..concatenated(
                 "down",
-                vec![("mlp.down_proj", hidden)],
+                vec![("mlp.down_proj", Role::Mlp, hidden)],
                 wide,
                 shape.mlp_bias,
             )
@@ -172,11 +188,11 @@ fn projections(shape: &LlamaShape) -> [Projection; 4] {
 
 fn projection_slots(projection: &Projection, layer: usize) -> Vec<Slot> {
     let outputs = match projection.join {
-        Join::Concatenated => projection.parts.iter().map(|(_, rows)| rows).sum(),
+        Join::Concatenated => projection.parts.iter().map(|(_, _, rows)| rows).sum(),
         Join::Interleaved => projection
             .parts
             .iter()
-            .map(|(_, rows)| rows.next_multiple_of(LANES))
+            .map(|(_, _, rows)| rows.next_multiple_of(LANES))
             .sum(),
     };
     let slot = |kind: &str, inputs: Option<usize>| Slot {
@@ -185,18 +201,14 @@ fn projection_slots(projection: &Projection, layer: usize) -> Vec<Slot> {
             projection.name,
             if kind == "bias" { "_bias" } else { "" }
         ),
-        role: if inputs.is_some() {
-            Role::Linear
-        } else {
-            Role::Vector
-        },
         outputs,
         inputs: inputs.map_or(1, |_| projection.padded_inputs),
         parts: projection
             .parts
             .iter()
-            .map(|&(part, rows)| Part {
+            .map(|&(part, role, rows)| Part {
                 name: format!("model.layers.{layer}.{part}.{kind}"),
+                role: inputs.map_or(Role::Vector, |_| role),
                 rows,
                 inputs,
             })

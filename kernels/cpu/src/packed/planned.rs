@@ -2,7 +2,7 @@
 
 use super::error::{PackedError, io_error};
 use super::formats::{Formats, own_format};
-use super::layout::{Role, Slot};
+use super::layout::Slot;
 use super::source::ModelSource;
 use super::stored::Tensor;
 use crate::matrix::{Encoding, Format, MatrixError, Source, pack};
@@ -44,7 +44,8 @@ impl<'a> Planned<'a> {
     pub(super) fn has_one_format(source: &ModelSource, slot: &Slot, formats: Formats) -> bool {
         let parts = source.parts(slot);
         let encodings: Result<Vec<_>, _> = parts.iter().map(|part| part.encoding()).collect();
-        encodings.is_ok_and(|encodings| formats.choose(slot.role, &encodings).is_some())
+        let roles: Vec<_> = slot.parts.iter().map(|part| part.role).collect();
+        encodings.is_ok_and(|encodings| formats.choose(&roles, slot.inputs, &encodings).is_some())
     }
 
     pub(super) fn new(
@@ -66,15 +67,17 @@ impl<'a> Planned<'a> {
                 .join(", "),
             what,
         };
-        if slot.role == Role::Vector && !encodings.iter().copied().all(is_float) {
+        if slot.is_vector() && !encodings.iter().copied().all(is_float) {
             return Err(refused(format!(
                 "it is a norm or a bias stored as {encodings:?}; only floats are read"
             )));
         }
-        let format = formats.choose(slot.role, &encodings).ok_or_else(|| {
+        // Parts that could not be kept apart follow the first.
+        let format = formats.choose(&[slot.role()], slot.inputs, &encodings);
+        let format = format.ok_or_else(|| {
             refused(format!("they are joined into one weight but stored as {encodings:?}; choose one format for all"))
         })?;
-        if slot.role != Role::Vector {
+        if !slot.is_vector() {
             format
                 .check(slot.inputs)
                 .map_err(|error| refused(error.to_string()))?;
@@ -86,8 +89,7 @@ impl<'a> Planned<'a> {
             .parts
             .iter()
             .any(|part| part.inputs.is_some_and(|inputs| inputs != slot.inputs));
-        let keep =
-            uniform && direct && slot.role != Role::Vector && (!padded || is_float(encodings[0]));
+        let keep = uniform && direct && !slot.is_vector() && (!padded || is_float(encodings[0]));
         Ok(Self {
             gathered: if keep { encodings[0] } else { Encoding::F32 },
             slot,
@@ -99,9 +101,10 @@ impl<'a> Planned<'a> {
     }
 
     pub(super) fn panel_bytes(&self) -> usize {
-        match self.slot.role {
-            Role::Vector => LANES * size_of::<f32>(),
-            Role::Linear | Role::Vocabulary => self.format.panel_bytes(self.slot.inputs),
+        if self.slot.is_vector() {
+            LANES * size_of::<f32>()
+        } else {
+            self.format.panel_bytes(self.slot.inputs)
         }
     }
 
@@ -118,7 +121,7 @@ impl<'a> Planned<'a> {
         scratch.rows.clear();
         scratch.rows.resize(rows * row_bytes, 0);
         self.gather(block, scratch)?;
-        if self.slot.role == Role::Vector {
+        if self.slot.is_vector() {
             scratch.packed.clear();
             scratch
                 .packed

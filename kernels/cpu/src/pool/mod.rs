@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use gate::{Gate, Patience};
@@ -21,6 +21,8 @@ use gate::{Gate, Patience};
 const SPIN: u32 = 1_500;
 /// Offers within a step, some milliseconds: a phase of a step takes less.
 const STEP_TURNS: u32 = 2_000;
+/// What a share says before its first claim.
+const NO_PHASE: u64 = u64::MAX;
 /// Threads of a team at most.
 pub const MAX_THREADS: usize = 1_024;
 
@@ -37,6 +39,8 @@ struct Shared {
     patience: Patience,
     arrived: Line<AtomicUsize>,
     claims: Line<AtomicUsize>,
+    /// What is claimed of each member's own share of the runs: the phase, and the next item (low half).
+    shares: Box<[Line<AtomicU64>]>,
     passed: Line<Gate>,
     started: Line<Gate>,
     stop: AtomicBool,
@@ -105,20 +109,55 @@ impl Member<'_> {
 
     /// Claims a run of the `total` items that lies within one group of `group`: at most `largest`, less towards the
     /// end, so that the members finish together.
+    ///
+    /// A member begins with its own share of the items, whole groups if there are enough, and helps others when that is
+    /// done: what it wrote in one phase it mostly finds in its own cache in the next. Between two barriers all ask with
+    /// the same numbers.
     #[must_use]
     #[inline]
     pub fn claim_run(&self, total: usize, group: usize, largest: usize) -> Option<Range<usize>> {
-        let claims = self.claims();
-        let mut start = claims.load(Ordering::Relaxed);
+        debug_assert!(u32::try_from(total).is_ok(), "{total} items");
+        let threads = self.shared.threads;
+        let phase = u64::from(self.shared.passed.0.seen()) << 32;
+        let unit = if total / group >= threads { group } else { 1 };
+        let units = total.div_ceil(unit);
+        let bound = |member: usize| (units * member / threads * unit).min(total);
+        (0..threads).find_map(|turn| {
+            let owner = (self.index + turn) % threads;
+            let (start, end) = (bound(owner), bound(owner + 1));
+            self.claim_share(owner, phase, start..end, |next| {
+                let half = (end - next) / 2;
+                next + half.clamp(1, largest).min(group - next % group)
+            })
+        })
+    }
+
+    /// Claims the next items of a member's share, up to what `end_of` gives.
+    #[inline]
+    fn claim_share(
+        &self,
+        owner: usize,
+        phase: u64,
+        share: Range<usize>,
+        end_of: impl Fn(usize) -> usize,
+    ) -> Option<Range<usize>> {
+        let claimed = &self.shared.shares[owner].0;
+        let mut seen = claimed.load(Ordering::Relaxed);
         loop {
-            if start >= total {
+            // What an earlier phase left counts for nothing.
+            let next = if seen >> 32 == phase >> 32 {
+                (seen & u64::from(u32::MAX)) as usize
+            } else {
+                share.start
+            };
+            if next >= share.end {
                 return None;
             }
-            let share = (total - start) / (2 * self.shared.threads);
-            let end = start + share.clamp(1, largest).min(group - start % group);
-            match claims.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(start..end),
-                Err(now) => start = now,
+            let end = end_of(next);
+            let (now, order) = (phase | end as u64, Ordering::Relaxed);
+            match claimed.compare_exchange_weak(seen, now, order, order) {
+                Ok(_) => return Some(next..end),
+                Err(other) => seen = other,
             }
         }
     }
@@ -155,6 +194,9 @@ impl Team {
             },
             arrived: Line::default(),
             claims: Line::default(),
+            shares: (0..threads)
+                .map(|_| Line(AtomicU64::new(NO_PHASE)))
+                .collect(),
             passed: Line::default(),
             started: Line::default(),
             stop: AtomicBool::new(false),

@@ -65,10 +65,10 @@ impl Product<'_> {
     #[inline(always)]
     pub unsafe fn run_inside<I: Isa>(self, isa: I) {
         self.check();
-        if self.rows.form() == Form::Int8 {
-            integer::run(isa, &self);
-        } else {
+        if self.matrix.format.is_float() {
             float::run(isa, &self);
+        } else {
+            integer::run(isa, &self);
         }
     }
 
@@ -76,8 +76,9 @@ impl Product<'_> {
         let (matrix, form) = (&self.matrix, self.rows.form());
         let fits = match matrix.format {
             Format::F32 | Format::F16 => form == Form::F32,
-            Format::Bf16 => form != Form::Int8,
-            _ => form == Form::Int8,
+            Format::Bf16 => matches!(form, Form::F32 | Form::Bf16),
+            Format::Int8 => form == Form::Int8,
+            _ => form == Form::Int8Halves,
         };
         assert!(fits, "{:?} weights × {form:?} rows", matrix.format);
         assert_eq!(matrix.inputs, self.rows.inputs());

@@ -11,9 +11,9 @@ use crate::matrix::Form;
 use crate::memory::{HUGE_PAGE, Region};
 use crate::simd::{InstructionSet, Isa, Kernel, LANES};
 
-pub(crate) use int8::Int8Group;
+pub(crate) use int8::{Halved, Int8Group, Whole};
 
-/// Columns that are written at once: a group of the [`Form::Int8`] form.
+/// Columns that are written at once: a group of the forms in bytes.
 pub const GROUP: usize = 32;
 
 /// Activation rows in one form. Threads may write different rows, or different groups of a row, at once.
@@ -32,7 +32,8 @@ fn stride(form: Form, inputs: usize) -> usize {
     let bytes = match form {
         Form::F32 => columns * 4,
         Form::Bf16 => columns * 2,
-        Form::Int8 | Form::Int8Pair => int8::row_bytes(columns),
+        Form::Int8 => columns / GROUP * size_of::<Whole>(),
+        Form::Int8Halves => columns / GROUP * size_of::<Halved>(),
     };
     (bytes.div_ceil(64) | 1) * 64
 }
@@ -55,7 +56,7 @@ impl RowBuffer {
     /// Bytes of such a buffer.
     #[must_use]
     pub fn bytes(form: Form, inputs: usize, rows: usize) -> usize {
-        rows * form.lines() * stride(form, inputs)
+        rows * stride(form, inputs)
     }
 
     /// Writes a whole row.
@@ -90,7 +91,7 @@ impl RowBuffer {
         let line = self
             .memory
             .address()
-            .add(row * self.form.lines() * stride(self.form, self.inputs));
+            .add(row * stride(self.form, self.inputs));
         let whole = count / GROUP * GROUP;
         let mut done = 0;
         while done < whole {
@@ -118,28 +119,18 @@ impl RowBuffer {
                 isa.store_bf16(to, isa.load(values));
                 isa.store_bf16(to.add(LANES), isa.load(values.add(LANES)));
             }
-            Form::Int8 => {
-                int8::put_group(isa, line, column / GROUP, values);
-            }
-            Form::Int8Pair => {
-                let lines = (line, stride(self.form, self.inputs));
-                int8::put_pair(isa, lines, column / GROUP, values);
-            }
+            Form::Int8 => Whole::put(isa, line.cast::<Whole>().add(column / GROUP), values),
+            Form::Int8Halves => Halved::put(isa, line.cast::<Halved>().add(column / GROUP), values),
         }
     }
 
-    /// All rows, to be read; those of [`Form::Int8Pair`] are twice as many rows of [`Form::Int8`]. Whoever runs a product
-    /// answers that nobody writes them meanwhile.
+    /// All rows, to be read. Whoever runs a product answers that nobody writes them meanwhile.
     #[must_use]
     pub fn rows(&self) -> Rows<'_> {
         Rows {
-            form: if self.form == Form::Int8Pair {
-                Form::Int8
-            } else {
-                self.form
-            },
+            form: self.form,
             inputs: self.inputs,
-            count: self.rows * self.form.lines(),
+            count: self.rows,
             stride: stride(self.form, self.inputs),
             start: self.memory.address(),
             buffer: PhantomData,

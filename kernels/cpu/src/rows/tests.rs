@@ -61,7 +61,7 @@ fn rounds_to_the_nearest_bfloat16_ties_to_even() {
 
 #[test]
 fn rows_lie_an_odd_number_of_cache_lines_apart() {
-    for form in [Form::F32, Form::Bf16, Form::Int8] {
+    for form in [Form::F32, Form::Bf16, Form::Int8, Form::Int8Halves] {
         for inputs in [2, 64, 576, 1024, 1536, 4096] {
             let bytes = RowBuffer::bytes(form, inputs, 1);
             assert!(bytes.is_multiple_of(64) && !bytes.is_multiple_of(128));
@@ -76,30 +76,46 @@ fn refuses_a_row_that_is_not_there() {
     buffer.write(InstructionSet::Portable, 2, &values(32));
 }
 
+/// Codes × scale of a group's columns, and their sum.
+fn read<G: Int8Group>(rows: &Rows, row: usize, group: usize) -> (Vec<f32>, f32) {
+    let group = unsafe { &*rows.row(row).cast::<G>().add(group) };
+    let part = GROUP / G::PARTS;
+    let values = group.codes().iter().enumerate();
+    let values = values.map(|(column, &code)| group.scale(column / part) * f32::from(code));
+    (values.collect(), group.sum())
+}
+
 #[test]
-fn a_pair_of_lines_holds_fifteen_bits() {
+fn an_outlier_costs_the_columns_under_its_own_scale_only() {
     for set in available() {
         let mut row = values(64);
-        // An outlier costs its neighbours no more than the pair's precision.
         row[40] = 3.0e6;
-        let mut buffer = RowBuffer::new(Form::Int8Pair, 64, 2).unwrap();
-        buffer.write(set, 1, &row);
-        let rows = buffer.rows();
-        assert_eq!((rows.form(), rows.count()), (Form::Int8, 4));
-        for (index, &value) in row.iter().enumerate() {
-            let line = |line: usize| unsafe {
-                let group = &*rows.row(line).cast::<Int8Group>().add(index / 32);
-                group.scale * f32::from(group.codes[index % 32])
-            };
-            let largest = row[index / 32 * 32..][..32]
-                .iter()
-                .fold(0.0_f32, |most, value| most.max(value.abs()));
-            let error = (line(2) + line(3) - value).abs();
-            assert!(
-                error <= largest / 32_000.0,
-                "{}: {value} is off by {error}",
-                set.name()
-            );
+        for (form, alone) in [(Form::Int8, 32..64), (Form::Int8Halves, 32..48)] {
+            let mut buffer = RowBuffer::new(form, 64, 2).unwrap();
+            buffer.write(set, 1, &row);
+            let rows = buffer.rows();
+            assert_eq!((rows.form(), rows.count()), (form, 2));
+            for group in 0..2 {
+                let (got, sum) = match form {
+                    Form::Int8 => read::<Whole>(&rows, 1, group),
+                    _ => read::<Halved>(&rows, 1, group),
+                };
+                assert!((got.iter().sum::<f32>() - sum).abs() <= sum.abs() * 1e-5);
+                for (column, got) in got.into_iter().enumerate() {
+                    let column = group * GROUP + column;
+                    let largest = if alone.contains(&column) {
+                        3.0e6
+                    } else {
+                        2048.0
+                    };
+                    let error = (got - row[column]).abs();
+                    assert!(
+                        error <= largest / 253.9,
+                        "{}: column {column} is off by {error}",
+                        set.name()
+                    );
+                }
+            }
         }
     }
 }

@@ -47,22 +47,32 @@ fn floats_are_rounded_to_the_format_asked_for() {
 
 /// Packs the wide checkpoint, whose numbers lie within ±2, and gives the root mean square error of its layers' weights and of
 /// the head's.
-fn errors(formats: Formats, layer: Format, head: Format) -> [f64; 2] {
+fn errors(formats: Formats, attention: [Format; 4], others: [Format; 2]) -> [f64; 2] {
     let (_guard, folder) = folder();
     let (shape, checkpoint) = (wide_shape(), checkpoint(&wide_shape()));
     write_folder(&folder, &checkpoint);
     let model = packed(&folder, &shape, formats, &folder.join("packed")).unwrap();
     let weights = model.weights();
+    let layer = &weights.layers[0];
+    let qkv: Vec<_> = layer.qkv.iter().map(|part| part.format).collect();
+    let [queries, keys, values, output] = attention;
+    let joined = queries == keys && keys == values;
     assert_eq!(
-        (
-            weights.layers[0].qkv[0].format,
-            weights.layers[0].down.format
-        ),
-        (layer, layer)
+        qkv,
+        if joined {
+            vec![queries]
+        } else {
+            vec![queries, keys, values]
+        }
+    );
+    let [mlp, vocabulary] = others;
+    assert_eq!(
+        [layer.output.format, layer.gate_up.format, layer.down.format],
+        [output, mlp, mlp]
     );
     assert_eq!(
-        (weights.embedding.format, weights.head.format),
-        (head, head)
+        [weights.embedding.format, weights.head.format],
+        [vocabulary; 2]
     );
     let (found, wanted) = (numbers(&weights), expected(&checkpoint, &shape));
     let error = |names: &[&str]| {
@@ -84,17 +94,28 @@ fn errors(formats: Formats, layer: Format, head: Format) -> [f64; 2] {
 fn integers_are_as_near_to_the_floats_as_their_steps_allow() {
     // Numbers spread evenly over a step are off by its 1/√12 at root mean square; steps are at most 2 / 127 and 4 / 15.
     let [eight, four] = [2.0 / 127.0 / 12f64.sqrt(), 4.0 / 15.0 / 12f64.sqrt()];
-    for (formats, layer, head, bounds) in [
-        (Formats::Int8, Format::Int8, Format::Int8, [eight, eight]),
+    let (bytes, groups, values) = (Format::Int8, Format::Q8_0, Format::Bf16);
+    for (formats, attention, others, bounds) in [
         (
-            Formats::Int8Group32,
-            Format::Q8_0,
-            Format::Q8_0,
+            Formats::Int8,
+            [bytes, bytes, values, bytes],
+            [groups; 2],
             [eight, eight],
         ),
-        (Formats::Int4, Format::Q4_1, Format::Q8_0, [four, eight]),
+        (
+            Formats::Int8Group32,
+            [groups, groups, values, groups],
+            [groups; 2],
+            [eight, eight],
+        ),
+        (
+            Formats::Int4,
+            [Format::Q4_1; 4],
+            [Format::Q4_1, groups],
+            [four, eight],
+        ),
     ] {
-        let found = errors(formats, layer, head);
+        let found = errors(formats, attention, others);
         for (found, bound) in found.iter().zip(bounds) {
             assert!(
                 *found < 1.05 * bound && *found > 0.1 * bound,
@@ -102,6 +123,20 @@ fn integers_are_as_near_to_the_floats_as_their_steps_allow() {
             );
         }
     }
+}
+
+#[test]
+fn inputs_that_no_group_divides_get_a_scale_per_output() {
+    let (_guard, folder) = folder();
+    let mut odd = shape();
+    (odd.hidden, odd.heads, odd.kv_heads) = (40, 5, 5);
+    write_folder(&folder, &checkpoint(&odd));
+    let model = packed(&folder, &odd, Formats::Int8, &folder.join("packed")).unwrap();
+    let weights = model.weights();
+    assert_eq!(weights.head.format, Format::Int8);
+    assert_eq!(weights.layers[0].gate_up.format, Format::Int8);
+    // The MLP's width of 24 is filled up to 32.
+    assert_eq!(weights.layers[0].down.format, Format::Q8_0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the products of each format do differently.
 
 use crate::matrix::{Format, Layout};
-use crate::rows::Int8Group;
+use crate::rows::{Halved, Int8Group, Whole};
 use crate::simd::{Isa, LANES};
 
 /// The codes of a format.
@@ -33,15 +33,15 @@ impl Codes {
 pub(super) trait Blocks {
     const LAYOUT: Layout;
     const CODES: Codes;
-    /// Parts of a group that have scales of their own.
-    const PARTS: usize = 1;
+    /// The activations' groups.
+    type Row: Int8Group;
     const HAS_MINIMUM: bool = false;
     /// What is known of a unit before its groups.
     type Header: Copy;
 
     unsafe fn header<I: Isa>(isa: I, unit: *const u8) -> Self::Header;
 
-    /// Scales of a group of the unit and a part of it; none where they are 1. `head` is the unit's in the panel's head.
+    /// Scales of a group of the unit and a part of its activations; none where they are 1. `head` is the unit's in the panel's head.
     unsafe fn scale<I: Isa>(
         isa: I,
         head: *const u8,
@@ -62,11 +62,8 @@ pub(super) trait Blocks {
         [isa.low_nibbles(bytes), isa.high_nibbles(bytes)]
     }
 
-    /// −offset × Σ of a part's activations, where small codes have an offset.
-    #[inline(always)]
-    fn start<I: Isa>(isa: I, _activations: &Int8Group, _part: usize) -> I::I {
-        isa.splat_int(0)
-    }
+    /// Binary logarithm of the offset of small codes, where they have one.
+    const OFFSET: Option<u32> = None;
 
     /// The sums of a panel as the product gives them.
     #[inline(always)]
@@ -102,6 +99,7 @@ pub(super) struct Int8;
 impl Blocks for Int8 {
     const LAYOUT: Layout = Layout::of(Format::Int8);
     const CODES: Codes = Codes::Offset;
+    type Row = Whole;
     type Header = ();
 
     #[inline(always)]
@@ -129,6 +127,7 @@ macro_rules! scaled {
         impl Blocks for $name {
             const LAYOUT: Layout = Layout::of(Format::$name);
             const CODES: Codes = $codes;
+            type Row = Halved;
             type Header = *const u8;
 
             #[inline(always)]
@@ -147,17 +146,12 @@ macro_rules! scaled {
 scaled!(Q8_0, Codes::Offset, {});
 
 scaled!(Q4_0, Codes::Small { greatest: 15 }, {
-    #[inline(always)]
-    fn start<I: Isa>(isa: I, activations: &Int8Group, _part: usize) -> I::I {
-        isa.splat_int(activations.minus_sum << 3)
-    }
+    const OFFSET: Option<u32> = Some(3);
 });
 
 scaled!(Q5_0, Codes::Small { greatest: 31 }, {
-    #[inline(always)]
-    fn start<I: Isa>(isa: I, activations: &Int8Group, _part: usize) -> I::I {
-        isa.splat_int(activations.minus_sum << 4)
-    }
+    const OFFSET: Option<u32> = Some(4);
+
     #[inline(always)]
     unsafe fn codes<I: Isa>(isa: I, from: *const u8, pair: usize) -> [I::B; 2] {
         let bytes = isa.load_bytes(from.wrapping_add(pair * 64));
@@ -181,6 +175,7 @@ impl Blocks for Q4K {
     const LAYOUT: Layout = Layout::of(Format::Q4K);
     const CODES: Codes = Codes::Small { greatest: 15 };
     const HAS_MINIMUM: bool = true;
+    type Row = Halved;
     /// d and dmin, then scales and minima of the groups.
     type Header = (*const u8, [i8; 256]);
 
@@ -223,7 +218,8 @@ pub(super) struct Q6K;
 impl Blocks for Q6K {
     const LAYOUT: Layout = Layout::of(Format::Q6K);
     const CODES: Codes = Codes::Small { greatest: 63 };
-    const PARTS: usize = 2;
+    const OFFSET: Option<u32> = Some(5);
+    type Row = Halved;
     /// Scales of half groups.
     type Header = *const i8;
 
@@ -240,16 +236,6 @@ impl Blocks for Q6K {
     ) -> Option<I::F> {
         let small = isa.load_i8(header.wrapping_add((2 * group + part) * LANES));
         Some(isa.mul(halves(isa, head, 0), isa.to_float(small)))
-    }
-    #[inline(always)]
-    fn start<I: Isa>(isa: I, activations: &Int8Group, part: usize) -> I::I {
-        let first = activations.minus_first_sum;
-        let sum = if part == 0 {
-            first
-        } else {
-            activations.minus_sum - first
-        };
-        isa.splat_int(sum << 5)
     }
     #[inline(always)]
     unsafe fn codes<I: Isa>(isa: I, from: *const u8, pair: usize) -> [I::B; 2] {

@@ -1,17 +1,17 @@
 //! Products of quantized weights with rows of signed bytes.
 //!
-//! The sum over a group of 32 inputs (for `Q6K` over 16) is an exact integer; it is then scaled and added to the output's
-//! f32 sum, in ascending order of groups:
+//! Activations have a scale a for each 32 inputs under `Int8`, for each 16 under the others. The sum over the inputs of a
+//! scale is an exact integer; it is then scaled and added to the output's f32 sum, in ascending order:
 //!
 //! | format | sum ← |
 //! |---|---|
 //! | Int8 | fma(dot, a, sum); × scale of the output at the end |
-//! | `Q8_0`, `Q4_0`, `Q5_0` | fma(dot, d × a, sum) |
-//! | `Q4_1` | fma(m, A, fma(dot, d × a, sum)) |
-//! | `Q4K` | fma(−(dmin × m), A, fma(dot, (d × s) × a, sum)) |
+//! | `Q8_0`, `Q4_0`, `Q5_0` | for each half: fma(dot, d × a, sum) |
+//! | `Q4_1` | the same, then fma(m, A, sum) |
+//! | `Q4K` | for each half: fma(dot, (d × s) × a, sum), then fma(−(dmin × m), A, sum) |
 //! | `Q6K` | for each half: fma(dot, (d × s) × a, sum) |
 //!
-//! a is the activations' scale and A = a × Σ of their codes, rounded, both of the group.
+//! A = Σ over the halves of a × Σ of their codes, rounded, of the group of 32.
 
 mod formats;
 #[cfg(test)]
@@ -177,10 +177,10 @@ unsafe fn tile<I: Isa, B: Blocks, const ROWS: usize, const PANELS: usize>(
 ) -> usize {
     let layout = B::LAYOUT;
     let mut sums = [[isa.splat(0.0); PANELS]; ROWS];
-    let mut place = Place {
+    let mut place = Place::<B> {
         weights: task.weights.wrapping_add(task.head_bytes),
         panel_bytes: task.panel_bytes,
-        rows: task.rows.cast(),
+        rows: task.rows.cast::<B::Row>(),
         row_stride: task.row_stride,
         index: 0,
     };
@@ -197,9 +197,9 @@ unsafe fn tile<I: Isa, B: Blocks, const ROWS: usize, const PANELS: usize>(
         let left = task.groups - unit * layout.unit;
         while place.index < left.min(layout.unit) {
             if task.prefetch {
-                place.prefetch::<I, B, PANELS>(isa);
+                place.prefetch::<I, PANELS>(isa);
             }
-            place.add::<I, B, ROWS, PANELS>(isa, (heads, &headers), &mut sums);
+            place.add::<I, ROWS, PANELS>(isa, (heads, &headers), &mut sums);
             place.weights = place.weights.wrapping_add(layout.group);
             place.rows = place.rows.wrapping_add(1);
             place.index += 1;
@@ -216,33 +216,32 @@ unsafe fn tile<I: Isa, B: Blocks, const ROWS: usize, const PANELS: usize>(
 }
 
 /// A group of some panels and rows.
-#[derive(Clone, Copy)]
-struct Place {
+struct Place<B: Blocks> {
     /// Its codes in the first panel.
     weights: *const u8,
     panel_bytes: usize,
     /// Its activations in the first row.
-    rows: *const Int8Group,
+    rows: *const B::Row,
     row_stride: usize,
     /// Among the groups of its unit.
     index: usize,
 }
 
-impl Place {
+impl<B: Blocks> Place<B> {
     #[inline(always)]
-    unsafe fn row(&self, row: usize) -> &Int8Group {
+    unsafe fn row(&self, row: usize) -> &B::Row {
         &*self.rows.wrapping_byte_add(row * self.row_stride)
     }
 
     /// Four activations of a row, in all lanes.
     #[inline(always)]
     unsafe fn quad<I: Isa>(&self, isa: I, row: usize, quad: usize) -> I::B {
-        let codes = (&raw const self.row(row).codes).cast::<u32>();
+        let codes = self.row(row).codes().as_ptr().cast::<u32>();
         isa.splat_bytes(codes.add(quad).read())
     }
 
     #[inline(always)]
-    unsafe fn prefetch<I: Isa, B: Blocks, const PANELS: usize>(&self, isa: I) {
+    unsafe fn prefetch<I: Isa, const PANELS: usize>(&self, isa: I) {
         for panel in 0..PANELS {
             let ahead = self.weights.wrapping_add(panel * self.panel_bytes + AHEAD);
             for line in 0..B::LAYOUT.group / 64 {
@@ -253,22 +252,22 @@ impl Place {
 
     /// Adds the group's part to the sums.
     #[inline(always)]
-    unsafe fn add<I: Isa, B: Blocks, const ROWS: usize, const PANELS: usize>(
+    unsafe fn add<I: Isa, const ROWS: usize, const PANELS: usize>(
         &self,
         isa: I,
         (heads, headers): (*const u8, &[B::Header; PANELS]),
         sums: &mut Sums<I, ROWS, PANELS>,
     ) {
-        for part in 0..B::PARTS {
+        for part in 0..B::Row::PARTS {
             let dots = match B::CODES {
-                Codes::Offset => self.offset_dots::<I, ROWS, PANELS>(isa),
-                Codes::Small { .. } => self.small_dots::<I, B, ROWS, PANELS>(isa, part),
+                Codes::Offset => self.offset_dots::<I, ROWS, PANELS>(isa, part),
+                Codes::Small { .. } => self.small_dots::<I, ROWS, PANELS>(isa, part),
             };
             for panel in 0..PANELS {
                 let head = heads.wrapping_add(panel * self.panel_bytes);
                 let scale = B::scale(isa, head, &headers[panel], (self.index, part));
                 for row in 0..ROWS {
-                    let activations = isa.splat(self.row(row).scale);
+                    let activations = isa.splat(self.row(row).scale(part));
                     let dot = isa.to_float(dots[row][panel]);
                     let factor = match scale {
                         Some(scale) => isa.mul(scale, activations),
@@ -282,25 +281,29 @@ impl Place {
             for panel in 0..PANELS {
                 let minimum = B::minimum(isa, &headers[panel], self.index);
                 for row in 0..ROWS {
-                    let sum = isa.splat(self.row(row).sum);
+                    let sum = isa.splat(self.row(row).sum());
                     sums[row][panel] = isa.fma(minimum, sum, sums[row][panel]);
                 }
             }
         }
     }
 
-    /// Sums over 32 products of bytes.
+    /// Quads of a part.
+    const QUADS: usize = 8 / B::Row::PARTS;
+
+    /// Sums over the products of bytes of part `part` of the group.
     #[inline(always)]
     unsafe fn offset_dots<I: Isa, const ROWS: usize, const PANELS: usize>(
         &self,
         isa: I,
+        part: usize,
     ) -> [[I::I; PANELS]; ROWS] {
         let mut dots = [[isa.splat_int(0); PANELS]; ROWS];
         for row in 0..ROWS {
-            let minus_sum = isa.splat_int(self.row(row).minus_sum);
+            let minus_sum = isa.splat_int(self.row(row).minus_sum(part));
             dots[row] = [isa.offset_start(minus_sum); PANELS];
         }
-        for quad in 0..8 {
+        for quad in part * Self::QUADS..(part + 1) * Self::QUADS {
             let from = self.weights.wrapping_add(quad * 64);
             let mut weights = [isa.offset_bytes(isa.load_bytes(from)); PANELS];
             for panel in 1..PANELS {
@@ -320,16 +323,18 @@ impl Place {
 
     /// Sums over the products of part `part` of the group.
     #[inline(always)]
-    unsafe fn small_dots<I: Isa, B: Blocks, const ROWS: usize, const PANELS: usize>(
+    unsafe fn small_dots<I: Isa, const ROWS: usize, const PANELS: usize>(
         &self,
         isa: I,
         part: usize,
     ) -> [[I::I; PANELS]; ROWS] {
         let mut dots = [[isa.splat_int(0); PANELS]; ROWS];
         for row in 0..ROWS {
-            dots[row] = [B::start(isa, self.row(row), part); PANELS];
+            // −offset × Σ of the activations.
+            let start = B::OFFSET.map_or(0, |offset| self.row(row).minus_sum(part) << offset);
+            dots[row] = [isa.splat_int(start); PANELS];
         }
-        let pairs = 4 / B::PARTS;
+        let pairs = Self::QUADS / 2;
         let step = (B::CODES.quads(I::SMALL_LIMIT) / 2).min(pairs);
         for first in (part * pairs..(part + 1) * pairs).step_by(step) {
             let mut small = [[isa.small_start(dots[0][0]); PANELS]; ROWS];
@@ -339,7 +344,7 @@ impl Place {
                 }
             }
             for pair in first..first + step {
-                self.add_small::<I, B, ROWS, PANELS>(isa, pair, &mut small);
+                self.add_small::<I, ROWS, PANELS>(isa, pair, &mut small);
             }
             for row in 0..ROWS {
                 for panel in 0..PANELS {
@@ -352,7 +357,7 @@ impl Place {
 
     /// Adds the products of two quads.
     #[inline(always)]
-    unsafe fn add_small<I: Isa, B: Blocks, const ROWS: usize, const PANELS: usize>(
+    unsafe fn add_small<I: Isa, const ROWS: usize, const PANELS: usize>(
         &self,
         isa: I,
         pair: usize,

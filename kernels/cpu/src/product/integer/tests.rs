@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use crate::matrix::{Encoding, Format, GROUP, Group, Matrix, Source, group_at, pack, packed_bytes};
+use crate::matrix::{
+    Arithmetic, Encoding, Form, Format, GROUP, Group, Matrix, Source, group_at, pack, packed_bytes,
+};
 use crate::product::Product;
 use crate::rows::RowBuffer;
 use crate::simd::{InstructionSet, Isa, Kernel, LANES};
@@ -75,65 +77,70 @@ fn packed(format: Format, outputs: usize, inputs: usize, random: &mut Random) ->
     out
 }
 
-/// A group of activations, by the definition.
-struct Activations {
-    codes: [i32; GROUP],
-    scale: f32,
+fn form(format: Format) -> Form {
+    format.form(Arithmetic::F32)
 }
 
-fn rounded(values: &[f32]) -> Vec<Activations> {
+/// A group of activations, by the definition: codes, and a scale for each half.
+struct Activations {
+    codes: [i32; GROUP],
+    scales: [f32; 2],
+}
+
+fn rounded(values: &[f32], form: Form) -> Vec<Activations> {
+    let part = if form == Form::Int8 { GROUP } else { GROUP / 2 };
     let groups = values.chunks(GROUP).map(|values| {
-        let largest = values
-            .iter()
-            .fold(0.0_f32, |most, value| most.max(value.abs()));
-        let mut codes = [0; GROUP];
-        for (code, value) in codes.iter_mut().zip(values) {
-            *code = (value * (127.0 / largest)).round_ties_even() as i32;
+        let (mut codes, mut scales) = ([0; GROUP], [0.0; 2]);
+        for (index, values) in values.chunks(part).enumerate() {
+            let largest = values
+                .iter()
+                .fold(0.0_f32, |most, value| most.max(value.abs()));
+            for (code, value) in codes[index * part..].iter_mut().zip(values) {
+                *code = (value * (127.0 / largest)).round_ties_even() as i32;
+            }
+            scales[index] = largest / 127.0;
         }
-        Activations {
-            codes,
-            scale: largest / 127.0,
+        if part == GROUP {
+            scales[1] = scales[0];
         }
+        Activations { codes, scales }
     });
     groups.collect()
 }
 
-fn dot(codes: &[u8], offset: i32, activations: &[i32]) -> f32 {
-    let products = codes.iter().zip(activations);
-    let sum: i32 = products
-        .map(|(&code, a)| (i32::from(code) - offset) * a)
-        .sum();
-    sum as f32
-}
-
 /// Adds a group's part to a sum.
 fn add(format: Format, group: &Group, activations: &Activations, sum: f32) -> f32 {
-    let (codes, scale) = (&activations.codes, activations.scale);
-    let total = scale * codes.iter().sum::<i32>() as f32;
+    let Activations { codes, scales } = activations;
     let (d, m) = (group.scale.to_f32(), group.minimum.to_f32());
     let [first, second] = group.small;
-    let dot_with = |offset| dot(&group.codes, offset, codes);
+    let (offset, factors) = match format {
+        Format::Int8 | Format::Q8_0 => (128, [d; 2]),
+        Format::Q4_0 => (8, [d; 2]),
+        Format::Q5_0 => (16, [d; 2]),
+        Format::Q4_1 => (0, [d; 2]),
+        Format::Q4K => (0, [d * f32::from(first); 2]),
+        _ => (
+            32,
+            [d * f32::from(first as i8), d * f32::from(second as i8)],
+        ),
+    };
+    let dot = |range: Range<usize>| {
+        let products = group.codes[range.clone()].iter().zip(&codes[range]);
+        let sum: i32 = products
+            .map(|(&code, a)| (i32::from(code) - offset) * a)
+            .sum();
+        sum as f32
+    };
+    if format == Format::Int8 {
+        return dot(0..GROUP).mul_add(scales[0], sum);
+    }
+    let sum = dot(0..16).mul_add(factors[0] * scales[0], sum);
+    let sum = dot(16..32).mul_add(factors[1] * scales[1], sum);
+    let total = |half: usize| scales[half] * codes[half * 16..][..16].iter().sum::<i32>() as f32;
     match format {
-        Format::Int8 => dot_with(128).mul_add(scale, sum),
-        Format::Q8_0 => dot_with(128).mul_add(d * scale, sum),
-        Format::Q4_0 => dot_with(8).mul_add(d * scale, sum),
-        Format::Q5_0 => dot_with(16).mul_add(d * scale, sum),
-        Format::Q4_1 => m.mul_add(total, dot_with(0).mul_add(d * scale, sum)),
-        Format::Q4K => {
-            let sum = dot_with(0).mul_add(d * f32::from(first) * scale, sum);
-            (0.0 - m * f32::from(second)).mul_add(total, sum)
-        }
-        _ => {
-            let half = |part: usize, small: u8, sum: f32| {
-                let dot = dot(
-                    &group.codes[part * 16..][..16],
-                    32,
-                    &codes[part * 16..][..16],
-                );
-                dot.mul_add(d * f32::from(small as i8) * scale, sum)
-            };
-            half(1, second, half(0, first, sum))
-        }
+        Format::Q4_1 => m.mul_add(total(0) + total(1), sum),
+        Format::Q4K => (0.0 - m * f32::from(second)).mul_add(total(0) + total(1), sum),
+        _ => sum,
     }
 }
 
@@ -162,8 +169,8 @@ impl Kernel for Put<'_> {
     }
 }
 
-fn buffer(set: InstructionSet, rows: &[Vec<f32>]) -> RowBuffer {
-    let buffer = RowBuffer::new(crate::matrix::Form::Int8, rows[0].len(), rows.len()).unwrap();
+fn buffer(set: InstructionSet, form: Form, rows: &[Vec<f32>]) -> RowBuffer {
+    let buffer = RowBuffer::new(form, rows[0].len(), rows.len()).unwrap();
     for (row, values) in rows.iter().enumerate() {
         set.run(Put(&buffer, row, values));
     }
@@ -193,7 +200,7 @@ fn check(format: Format, outputs: usize, inputs: usize) {
     let want: Vec<Vec<u32>> = rows
         .iter()
         .map(|row| {
-            let activations = rounded(row);
+            let activations = rounded(row, form(format));
             let outputs = 0..panels * LANES;
             outputs
                 .map(|output| expected(&matrix, output, &activations).to_bits())
@@ -215,7 +222,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn check(&self, set: InstructionSet) {
-        let buffer = buffer(set, &self.rows);
+        let buffer = buffer(set, form(self.matrix.format), &self.rows);
         let panels = self.matrix.panels();
         for count in 1..=40 {
             self.compare((set, &buffer), 0..count, 0..panels);
@@ -303,7 +310,7 @@ fn a_row_that_is_not_finite_gives_nan_and_harms_no_other() {
         let mut rows = vec![vec![0.5; 512]; 4];
         (rows[1][7], rows[2][300]) = (f32::NAN, f32::NEG_INFINITY);
         for set in available() {
-            let buffer = buffer(set, &rows);
+            let buffer = buffer(set, form(format), &rows);
             let mut out = vec![0.0_f32; 4 * 32];
             let product = Product {
                 matrix,
