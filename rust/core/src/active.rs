@@ -8,11 +8,12 @@
 
 use std::hash::{Hash, Hasher};
 
+use crate::account::{Account, WaitClock};
 use crate::plan::SamplingRow;
 use crate::pool::NONE;
 use crate::prefix::NodeRef;
 use crate::suspects::Suspicion;
-use crate::{PLACEHOLDER, Request};
+use crate::{ChunkLimit, PLACEHOLDER, Request, WaitReason};
 
 /// Output tokens that a row with stop strings may run ahead of its last acknowledgement.
 pub(crate) const ACK_WINDOW: u32 = 8;
@@ -69,6 +70,8 @@ pub(crate) struct Active {
     pub(crate) cacheable: bool,
     /// Whether it was ever admitted.
     pub(crate) admitted: bool,
+    /// Whether the last plans left it out for a reason of its own.
+    held: bool,
     pub(crate) state: State,
     /// Last launched step that names the request.
     pub(crate) last_step: u64,
@@ -84,6 +87,8 @@ pub(crate) struct Active {
     pub(crate) bias: Vec<(u32, f32)>,
     /// Leading blocks that came from the prefix cache.
     pub(crate) matched: u32,
+    /// Why it waited and what it was given.
+    pub(crate) account: Box<Account>,
 }
 
 /// Sampled ids that end the output; the first few without a detour over the heap.
@@ -107,7 +112,7 @@ impl StopIds {
 }
 
 impl Active {
-    pub(crate) fn new(request: Request, arrival: u64) -> Self {
+    pub(crate) fn new(request: Request, arrival: u64, account: Box<Account>) -> Self {
         let sampling = request.sampling;
         let template = SamplingRow {
             token: 0,
@@ -140,6 +145,8 @@ impl Active {
             bias: sampling.logit_bias,
             state: State::Waiting,
             admitted: false,
+            held: false,
+            account,
             row: NONE,
             blocks: Vec::new(),
             path: Vec::new(),
@@ -210,6 +217,33 @@ impl Active {
     pub(crate) fn is_plannable(&self) -> bool {
         self.outputs() + self.pending < self.max_tokens
             && !(self.inflight > 0 && self.has_penalties)
+    }
+
+    /// Whether the last known token must be known before the next is computed, and is not.
+    pub(crate) fn waits_for_flight(&self) -> bool {
+        self.inflight > 0 && self.has_penalties && self.outputs() + self.pending < self.max_tokens
+    }
+
+    /// What keeps it from being sampled, where [`Self::may_sample`] says no.
+    pub(crate) fn sampling_limit(&self) -> ChunkLimit {
+        if self.is_in_ack_window() {
+            ChunkLimit::SideData
+        } else {
+            ChunkLimit::TextAck
+        }
+    }
+
+    /// The plan being made leaves it out for a reason of its own.
+    pub(crate) fn hold(&mut self, reason: WaitReason, clock: &WaitClock, now: u64) {
+        self.held = true;
+        self.account.hold(reason, clock, now);
+    }
+
+    /// Nothing of its own holds it back.
+    pub(crate) fn release(&mut self, clock: &WaitClock, now: u64) {
+        if std::mem::take(&mut self.held) {
+            self.account.release(clock, now);
+        }
     }
 
     /// Whether the text side is close enough behind for one more token.

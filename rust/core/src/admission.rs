@@ -7,44 +7,56 @@
 
 use crate::active::State;
 use crate::schedule::Budget;
-use crate::{Core, Event};
+use crate::{Core, Event, MatchEnd, WaitReason};
 
 impl Core {
-    pub(crate) fn admit(&mut self, budget: &mut Budget) {
-        self.admit_in_order(budget);
+    /// Returns what ended the admissions: those who still wait, wait for that.
+    pub(crate) fn admit(&mut self, budget: &mut Budget) -> WaitReason {
+        let limit = self.admit_in_order(budget);
         let stalled = self.plan.rows.is_empty() && self.launches.is_empty();
         if stalled && self.suspects.is_trial() && !self.waiting.is_empty() {
             self.release_parked();
-            self.admit_in_order(budget);
+            return self.admit_in_order(budget);
         }
+        limit
     }
 
-    fn admit_in_order(&mut self, budget: &mut Budget) {
+    fn admit_in_order(&mut self, budget: &mut Budget) -> WaitReason {
         let mut position = 0;
-        while budget.tokens > 0
-            && budget.prefill > 0
-            && self.rows.has_free()
-            && let Some(slot) = self.waiting.get(position)
-        {
-            if !self.suspects.admits(self.requests[slot].suspicion) {
-                position += 1;
-            } else if self.try_admit(slot) {
-                self.grant_admitted(slot, budget);
-                self.place_chunk(slot, budget);
-            } else {
-                return;
+        while let Some(slot) = self.waiting.get(position) {
+            if budget.tokens == 0 {
+                return WaitReason::StepTokens;
             }
+            if budget.prefill == 0 {
+                return WaitReason::PrefillTokens;
+            }
+            if !self.rows.has_free() {
+                return WaitReason::Rows;
+            }
+            let request = &mut self.requests[slot];
+            if !self.suspects.admits(request.suspicion) {
+                request.hold(WaitReason::Trial, &self.accounts.clock, self.cache.now);
+                position += 1;
+                continue;
+            }
+            if let Err(limit) = self.try_admit(slot) {
+                return limit;
+            }
+            self.grant_admitted(slot, budget);
+            self.place_chunk(slot, budget);
         }
+        WaitReason::Step
     }
 
     /// Gives the request a row and blocks for all its known tokens, or nothing. The prefix that
     /// was found is remembered either way, so that the next attempt only looks at the difference.
-    fn try_admit(&mut self, slot: u32) -> bool {
+    fn try_admit(&mut self, slot: u32) -> Result<(), WaitReason> {
         let block_size = self.config.block_size;
         let reserve = self.reserve();
         let request = &mut self.requests[slot];
+        request.release(&self.accounts.clock, self.cache.now);
         if request.inflight > 0 {
-            return false;
+            return Err(WaitReason::InFlight);
         }
         let known = request.known();
         if self.config.prefix_cache {
@@ -58,15 +70,29 @@ impl Core {
         let first_output = u32::from(request.footprint(block_size) > whole);
         let private = whole - request.path.len() as u32;
         let available = self.cache.pool.allocatable() - self.cache.evictable_among(&request.path);
-        let fits = available >= private + first_output + reserve;
-        if fits {
-            self.take_in(slot, private);
+        let needed = private + first_output;
+        if available < needed {
+            return Err(WaitReason::Blocks);
         }
-        fits
+        if available < needed + reserve {
+            return Err(WaitReason::Reserve);
+        }
+        self.take_in(slot, private);
+        Ok(())
     }
 
     fn take_in(&mut self, slot: u32, private: u32) {
         let request = &mut self.requests[slot];
+        // Before the missing blocks are allocated, which may evict what explains the match.
+        let match_end = (!request.admitted).then(|| {
+            let reusable = &request.tokens[..request.tokens.len() - 1];
+            if self.config.prefix_cache {
+                let path = &request.path;
+                self.cache.match_end(request.namespace, reusable, path)
+            } else {
+                MatchEnd::Off
+            }
+        });
         request.reserve_memory(self.config.block_size);
         for node in &request.path {
             self.cache.pool.acquire(node.block);
@@ -83,7 +109,13 @@ impl Core {
         self.side_users += u32::from(request.has_side_data);
         self.waiting.remove(request.arrival);
         self.running.insert(request.arrival, slot);
-        if !request.admitted {
+        let (clock, now) = (&self.accounts.clock, self.cache.now);
+        let step = self.draft.step;
+        request.account.admitted(clock, now, step, request.computed);
+        if let Some(end) = match_end {
+            request
+                .account
+                .looked_up(request.prompt, request.computed, end);
             request.admitted = true;
             self.counters.prefix_queries += u64::from(request.prompt);
             self.counters.prefix_hits += u64::from(request.computed);

@@ -1,6 +1,7 @@
 //! KV blocks and the prefix index over them, kept consistent in one place.
 
 use crate::CoreConfig;
+use crate::evicted::{Dropped, EvictedHashes};
 use crate::kv_events::{KvEvents, KvSnapshot, StoredBlock};
 use crate::pool::{Place, Pool};
 use crate::prefix::{NodeRef, PrefixIndex, ROOT};
@@ -11,9 +12,10 @@ pub(crate) struct Cache {
     pub(crate) pool: Pool,
     pub(crate) index: PrefixIndex,
     pub(crate) events: KvEvents,
+    pub(crate) evicted: EvictedHashes,
     /// When the core was called last that said the time.
     pub(crate) now: u64,
-    block_size: usize,
+    pub(crate) block_size: usize,
     dropped: Vec<u32>,
 }
 
@@ -24,6 +26,7 @@ impl Cache {
             pool: Pool::new(num_blocks),
             index: PrefixIndex::new(num_blocks, block_size, config.hash),
             events: KvEvents::new(config.kv_events, block_size),
+            evicted: EvictedHashes::new(num_blocks),
             now: 0,
             block_size: block_size as usize,
             dropped: Vec::with_capacity(num_blocks as usize),
@@ -104,6 +107,7 @@ impl Cache {
         for &block in &self.dropped {
             let chain = self.index.chain(block);
             self.events.removed(chain, self.now);
+            self.evicted.note(chain, self.now, Dropped::Evicted);
         }
         self.settle_dropped();
     }
@@ -116,6 +120,10 @@ impl Cache {
 
     fn clear_index(&mut self) {
         self.index.clear(&mut self.dropped);
+        for &block in &self.dropped {
+            let chain = self.index.chain(block);
+            self.evicted.note(chain, self.now, Dropped::Cleared);
+        }
         self.events.cleared(self.now);
     }
 

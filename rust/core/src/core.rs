@@ -1,5 +1,6 @@
 //! The state machine itself: what it is made of, and its face.
 
+use crate::account::Accounts;
 use crate::active::Active;
 use crate::cache::Cache;
 use crate::launches::{Launch, Launches, StateRows};
@@ -7,8 +8,8 @@ use crate::queue::ArrivalQueue;
 use crate::slab::Slab;
 use crate::suspects::Suspects;
 use crate::{
-    CoreConfig, Error, Event, FinishReason, Handle, KvEvent, KvEventsError, KvSnapshot, Request,
-    Stats, StepPlan, StepResult,
+    CoreConfig, Error, Event, Explanation, FinishReason, Handle, KvEvent, KvEventsError,
+    KvSnapshot, Request, Stats, StepPlan, StepResult,
 };
 
 /// Owner of every request, every block and the prefix index. One thread calls it.
@@ -41,6 +42,7 @@ pub struct Core {
     pub(crate) scratch: Scratch,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Stats,
+    pub(crate) accounts: Accounts,
 }
 
 /// Buffers that live for one call and are kept for their capacity.
@@ -76,6 +78,7 @@ impl Core {
             scratch: Scratch::default(),
             events: Vec::new(),
             counters: Stats::default(),
+            accounts: Accounts::new(config.max_running),
             config,
         })
     }
@@ -93,7 +96,8 @@ impl Core {
         }
         let arrival = self.arrivals;
         self.arrivals += 1;
-        let handle = self.requests.insert(Active::new(request, arrival));
+        let account = self.accounts.open(request.submission, now);
+        let handle = self.requests.insert(Active::new(request, arrival, account));
         self.waiting.insert(arrival, handle.slot);
         Ok(handle)
     }
@@ -169,6 +173,21 @@ impl Core {
     /// Moves the events since the last call to the end of `into`.
     pub fn take_events(&mut self, into: &mut Vec<Event>) {
         into.append(&mut self.events);
+    }
+
+    /// Why an open request went as it did so far; `None` for a handle whose request has ended.
+    #[must_use]
+    pub fn explain(&self, handle: Handle, now: u64) -> Option<Explanation> {
+        let slot = self.requests.resolve(handle)?;
+        let account = &self.requests[slot].account;
+        Some(self.accounts.explain(account, now))
+    }
+
+    /// As [`Self::explain`] for the newest request of this number that has ended. The last 64 to
+    /// 1,024 (as many as `max_running`) are remembered.
+    #[must_use]
+    pub fn explain_ended(&self, submission: u64) -> Option<Explanation> {
+        self.accounts.explain_ended(submission)
     }
 
     /// Appends at most `limit` KV events from number `from` on; returns the number to go on from.

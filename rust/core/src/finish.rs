@@ -29,6 +29,7 @@ impl Core {
             submission: request.submission(),
             reason,
         });
+        self.accounts.close(request.account, self.cache.now);
     }
 
     /// Gives back row and blocks, deepest block first, so that tails are evicted before heads. A

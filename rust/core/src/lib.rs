@@ -5,6 +5,7 @@
 //! over interleavings. A step is two calls: [`Core::plan`] and [`Core::complete`].
 #![forbid(unsafe_code)]
 
+mod account;
 mod active;
 mod admission;
 mod cache;
@@ -14,11 +15,14 @@ mod config;
 mod core;
 mod error;
 mod event;
+mod evicted;
+mod explanation;
 mod fingerprint;
 mod finish;
 mod kv_events;
 mod launches;
 mod lost;
+mod match_end;
 mod place;
 mod plan;
 mod pool;
@@ -41,6 +45,9 @@ pub use crate::config::{CoreConfig, HashMode};
 pub use crate::core::Core;
 pub use crate::error::Error;
 pub use crate::event::{Event, FinishReason, Stats};
+pub use crate::explanation::{
+    CacheLookup, Chunks, Decided, Decision, Explanation, Preemptions, Wait,
+};
 pub use crate::kv_events::{KvChange, KvEvent, KvEventsError, KvSnapshot, StoredBlock, chain_hash};
 pub use crate::plan::{PLACEHOLDER, RowStatus, SamplingRow, StepPlan, StepResult};
 pub use crate::reason::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};

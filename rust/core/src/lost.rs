@@ -1,11 +1,12 @@
 //! `worker_lost`: the worker's memory is gone, the requests are not.
 
 use crate::suspects::{Standing, Suspects, Suspicion, halve};
-use crate::{Core, Event, FinishReason, Handle};
+use crate::{Core, Event, FinishReason, Handle, PreemptCause, WaitReason};
 
 impl Core {
     pub(crate) fn lose_worker(&mut self) {
         self.epoch += 1;
+        self.accounts.clock.turn(WaitReason::Worker, self.cache.now);
         self.reserve_until = 0;
         if let Some(culprit) = self.accuse() {
             self.finish(culprit, FinishReason::WorkerDied);
@@ -77,6 +78,7 @@ impl Core {
     pub(crate) fn release_parked(&mut self) {
         for (_, request) in self.requests.iter_mut() {
             request.suspicion.release();
+            request.release(&self.accounts.clock, self.cache.now);
         }
         self.suspects = Suspects::default();
     }
@@ -86,6 +88,12 @@ impl Core {
         while let Some(slot) = self.running.last() {
             let request = &mut self.requests[slot];
             self.running.remove(request.arrival);
+            let moment = (self.step, self.cache.now);
+            let cause = PreemptCause::WorkerLost;
+            let clock = &self.accounts.clock;
+            request
+                .account
+                .preempted(clock, moment, cause, request.computed);
             request.give_back();
             request.inflight = request.inflight.max(1);
             self.waiting.insert(request.arrival, slot);

@@ -5,7 +5,7 @@
 //! The oldest running request is never preempted, and none is accepted that the pool cannot hold
 //! alone, so the oldest always finishes.
 
-use crate::{Core, Event};
+use crate::{Core, Event, PreemptCause};
 
 /// Steps after a preemption in which admissions keep a reserve.
 const RESERVE_STEPS: u64 = 8;
@@ -40,8 +40,14 @@ impl Core {
 
     /// Results that are in flight are kept: they are valid tokens and committed when they arrive.
     fn preempt(&mut self, slot: u32) {
+        let computed = self.requests[slot].computed;
         self.give_back(slot);
-        let request = &self.requests[slot];
+        let request = &mut self.requests[slot];
+        let moment = (self.draft.step, self.cache.now);
+        let clock = &self.accounts.clock;
+        request
+            .account
+            .preempted(clock, moment, PreemptCause::Blocks, computed);
         self.running.remove(request.arrival);
         self.waiting.insert(request.arrival, slot);
         self.events.push(Event::Preempted {

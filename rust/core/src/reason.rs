@@ -4,8 +4,11 @@
 //! Whoever adds a limit adds its variant, names it in `ALL` and `name`, and reports it where the
 //! limit is applied.
 
+use serde::Serialize;
+
 /// What kept a request from being computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum WaitReason {
     /// No limit: the launched steps had to retire before another could be planned.
@@ -77,7 +80,8 @@ impl WaitReason {
 
 /// Why no more of a prompt came from the prefix cache. Prefixes of other namespaces are never
 /// looked at, so that none of these tells whether somebody else has asked the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
 pub enum MatchEnd {
     /// Nothing was left to find: only the last token, which is always computed, and what does not
     /// fill a block with it.
@@ -90,7 +94,10 @@ pub enum MatchEnd {
     DifferentToken { position: u32 },
     /// The next block was stored and has been evicted this long ago.
     Evicted { ago_ns: u64 },
-    /// Nothing that begins like this was stored, as far as is remembered.
+    /// The next block was stored until the whole cache was emptied, this long ago: by a reset or
+    /// with a worker.
+    Cleared { ago_ns: u64 },
+    /// Nothing that goes on like this was stored, as far as is remembered.
     NeverStored,
 }
 
@@ -104,13 +111,15 @@ impl MatchEnd {
             Self::UnderOneBlock => "under_one_block",
             Self::DifferentToken { .. } => "different_token",
             Self::Evicted { .. } => "evicted",
+            Self::Cleared { .. } => "cleared",
             Self::NeverStored => "never_stored",
         }
     }
 }
 
 /// Why a running request lost its blocks and is computed again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum PreemptCause {
     /// Decoding requests needed more blocks than there were or would be, and this was the newest.
@@ -134,7 +143,8 @@ impl PreemptCause {
 }
 
 /// What bounded the number of tokens that a step computed of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum ChunkLimit {
     /// Nothing: the prompt ends with this chunk.
@@ -150,6 +160,17 @@ pub enum ChunkLimit {
 }
 
 impl ChunkLimit {
+    /// What a request waits for that the limit leaves no token at all.
+    pub(crate) fn starving(self) -> WaitReason {
+        match self {
+            Self::Prompt => WaitReason::Step,
+            Self::StepTokens => WaitReason::StepTokens,
+            Self::PrefillTokens => WaitReason::PrefillTokens,
+            Self::TextAck => WaitReason::TextAck,
+            Self::SideData => WaitReason::SideData,
+        }
+    }
+
     /// Every limit, in order of its number.
     pub const ALL: [Self; 5] = [
         Self::Prompt,

@@ -5,7 +5,7 @@
 //! spent. A request reserved the blocks of all its known tokens when it was admitted, so only
 //! decoding can run out of memory.
 
-use crate::Core;
+use crate::{ChunkLimit, Core, WaitReason};
 
 /// What is left of a step.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Budget {
 }
 
 impl Core {
-    pub(crate) fn plan_step(&mut self, _now: u64) -> bool {
+    pub(crate) fn plan_step(&mut self, now: u64) -> bool {
         if self.launches.len() > usize::from(self.config.overlap_depth) {
             return false;
         }
@@ -31,9 +31,12 @@ impl Core {
         self.grant_side_data(&mut budget);
         self.place_decodes(&mut budget);
         self.place_prefills(&mut budget);
-        if !preempted || self.plan.rows.is_empty() {
-            self.admit(&mut budget);
-        }
+        let limit = if preempted && !self.plan.rows.is_empty() {
+            WaitReason::Preemption
+        } else {
+            self.admit(&mut budget)
+        };
+        self.accounts.clock.plan_made(limit, now);
         self.launch()
     }
 
@@ -69,12 +72,16 @@ impl Core {
     }
 
     fn place_decodes(&mut self, budget: &mut Budget) {
-        let shift = self.block_shift;
+        let (shift, now) = (self.block_shift, self.cache.now);
+        let clock = &self.accounts.clock;
         let mut prefilling = std::mem::take(&mut self.scratch.slots);
         prefilling.clear();
         for slot in self.running.slots() {
             let (handle, request) = self.requests.get_mut(slot);
             if !request.is_plannable() {
+                if request.waits_for_flight() {
+                    request.hold(WaitReason::InFlight, clock, now);
+                }
                 continue;
             }
             if !request.is_decoding() {
@@ -82,11 +89,14 @@ impl Core {
                 continue;
             }
             if !request.may_sample() {
+                request.hold(request.sampling_limit().starving(), clock, now);
                 continue;
             }
             if request.needs_block(shift) && !self.cache.allocate(1, &mut request.blocks) {
+                request.hold(WaitReason::FencedBlock, clock, now);
                 continue;
             }
+            request.release(clock, now);
             budget.tokens -= 1;
             self.draft.place(&mut self.plan, request, handle, 1, shift);
         }
@@ -107,13 +117,28 @@ impl Core {
     pub(crate) fn place_chunk(&mut self, slot: u32, budget: &mut Budget) {
         let (handle, request) = self.requests.get_mut(slot);
         let remaining = request.remaining();
-        let mut count = remaining.min(budget.tokens).min(budget.prefill);
-        if count == remaining && !request.may_sample() {
+        let room = budget.tokens.min(budget.prefill);
+        let mut count = remaining.min(room);
+        let limit = if count < remaining {
+            if budget.prefill < budget.tokens {
+                ChunkLimit::PrefillTokens
+            } else {
+                ChunkLimit::StepTokens
+            }
+        } else if request.may_sample() {
+            ChunkLimit::Prompt
+        } else {
             count -= 1;
-        }
+            request.sampling_limit()
+        };
+        let now = self.cache.now;
         if count == 0 {
+            request.hold(limit.starving(), &self.accounts.clock, now);
             return;
         }
+        request.release(&self.accounts.clock, now);
+        let chunk = (request.computed, count, room);
+        request.account.chunk((self.draft.step, now), chunk, limit);
         budget.tokens -= count;
         budget.prefill -= count;
         let shift = self.block_shift;

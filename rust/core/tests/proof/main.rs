@@ -16,6 +16,7 @@ mod plan_rules;
 #[cfg(feature = "planted-faults")]
 mod planted_faults;
 mod prefix_cache;
+mod reasons;
 mod router;
 mod scheduling;
 mod search;

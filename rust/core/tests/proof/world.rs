@@ -77,6 +77,11 @@ impl World {
         self.follow()
     }
 
+    /// When the last operation happened.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
     /// Submits a request as it stands; `stop` is the token where the text side finds a stop string.
     pub(crate) fn submit_request(
         &mut self,

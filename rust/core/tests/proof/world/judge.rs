@@ -77,10 +77,14 @@ impl World {
         }
     }
 
+    /// What the core tells beside its plans and events.
     pub(super) fn follow(&mut self) -> Checked {
         // No ring, or one that a single operation may overrun.
         if self.config.kv_events < 64 {
             return Ok(());
+        }
+        for entry in self.model.open() {
+            crate::reasons::balances(&self.core, entry, self.now)?;
         }
         for router in &mut self.routers {
             router.follow(&self.core)?;
