@@ -94,12 +94,12 @@ pub struct AttentionLayer<'a> {
     pub layer: usize,
     /// The step, as it was planned.
     pub rows: &'a StepRows<'a>,
-    /// [T] × `qkv_stride`: query heads, key heads, value heads, not turned yet.
+    /// [T] × `qkv_stride`: query heads, key heads, value heads.
     pub qkv: *const f32,
     /// Values from one token to the next.
     pub qkv_stride: usize,
-    /// Angles.
-    pub rope: &'a Rope,
+    /// Angles; none where queries and keys are turned already.
+    pub rope: Option<&'a Rope>,
     /// Scores are multiplied by it: 1 ÷ √`head_dim`.
     pub scale: f32,
     /// How bfloat16 and byte caches are multiplied; the others always in float32.

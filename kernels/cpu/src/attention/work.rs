@@ -12,7 +12,7 @@ use super::softmax::{Summary, finish, join, weights};
 use super::tile::{KEYS_AHEAD, Tile, TilePlace};
 use super::{AttentionLayer, AttentionPlan, TILE};
 use crate::kv::{encode, put_row};
-use crate::rope::rotate;
+use crate::rope::{rotate, scale};
 use crate::simd::{Isa, Kernel, LANES};
 
 /// A member at work on a layer.
@@ -56,9 +56,8 @@ impl<I: Isa> Worker<'_, I> {
         let keys = row.add(self.plan.group * shape.kv_heads * dims);
         let values = keys.add(shape.kv_heads * dims);
         let position = *layer.rows.positions.get_unchecked(token) as usize;
-        let angles = (layer.rope.angles(position), dims / 2);
         let to = self.scratch.head;
-        rotate(self.isa, angles, keys.add(head * dims), to, 1.0);
+        self.turn(position, keys.add(head * dims), 1.0);
         let key = encode(self.isa, shape.format, to, dims, self.scratch.codes[0]);
         std::ptr::copy_nonoverlapping(values.add(head * dims), to, dims);
         let value = encode(self.isa, shape.format, to, dims, self.scratch.codes[1]);
@@ -66,6 +65,19 @@ impl<I: Isa> Worker<'_, I> {
         let (block, offset) = (slot / shape.block_size, slot % shape.block_size);
         let block = layer.pool.head_block(layer.layer, block, head);
         put_row(shape, &block, offset, key, value);
+    }
+
+    /// Turns a head and multiplies it, into `scratch.head`.
+    #[inline(always)]
+    unsafe fn turn(&self, position: usize, from: *const f32, factor: f32) {
+        let (dims, to) = (self.plan.shape.head_dim, self.scratch.head);
+        match self.layer.rope {
+            Some(rope) => {
+                let angles = (rope.angles(position), dims / 2);
+                rotate(self.isa, angles, from, to, factor);
+            }
+            None => scale(self.isa, from, to, dims, factor),
+        }
     }
 
     /// Attends for a piece.
@@ -123,8 +135,7 @@ impl<I: Isa> Worker<'_, I> {
                 let (query, member) = ((first + row) / group, (first + row) % group);
                 let token = layer.qkv.add((queries.token + query) * layer.qkv_stride);
                 let from = token.add((queries.head * group + member) * dims);
-                let angles = (layer.rope.angles(queries.position + query), dims / 2);
-                rotate(self.isa, angles, from, self.scratch.head, factor);
+                self.turn(queries.position + query, from, factor);
                 let words = self.scratch.codes[0].cast::<u32>();
                 for at in (0..dims).step_by(LANES) {
                     let value = self.isa.load(self.scratch.head.add(at));

@@ -17,7 +17,7 @@ use crate::epilogue::{AddResidual, SwiGlu, Tile};
 use crate::kv::KvPool;
 use crate::matrix::{Form, Matrix, read_row};
 use crate::pool::Member;
-use crate::rope::Rope;
+use crate::rope::{Rope, TurnHeads};
 use crate::rows::{RowBuffer, Rows};
 use crate::sampling::{Best, SamplingRow, Status};
 use crate::simd::LANES;
@@ -128,6 +128,17 @@ impl Program<'_> {
                 .product(member, &job(*part, rows, (0, count), bias, store));
             column += part.outputs;
         }
+        if !self.phases.settings.fusions.rope {
+            each_row(member, count, |token| {
+                let shape = &self.model.shape;
+                self.phases.settings.set.run(TurnHeads {
+                    rope: self.rope,
+                    position: self.rows.positions[token] as usize,
+                    heads: buffers.qkv.row(token),
+                    count: shape.heads + shape.kv_heads,
+                });
+            });
+        }
     }
 
     /// Norm, projection, attention, projection, residual.
@@ -145,7 +156,7 @@ impl Program<'_> {
             rows: &self.rows,
             qkv: buffers.qkv.row(0),
             qkv_stride: buffers.qkv.stride(),
-            rope: self.rope,
+            rope: self.phases.settings.fusions.rope.then_some(self.rope),
             scale: 1.0 / (self.model.shape.head_dim as f32).sqrt(),
             arithmetic: self.phases.settings.arithmetic,
             out: buffers.attended.row(0),

@@ -15,6 +15,8 @@ pub struct Fusions {
     pub swiglu: bool,
     /// Residual sums over the sums of a tile, instead of a pass over all of them.
     pub residual: bool,
+    /// Keys are turned on their way into the cache and queries on their way into products, instead of in a pass over both.
+    pub rope: bool,
     /// The best logit of a greedy row over the sums of a tile, instead of a pass over all its logits.
     pub argmax: bool,
     /// Weights are asked for ahead of their use from two rows on, and the cache's lines in attention.
@@ -29,6 +31,7 @@ impl Fusions {
         norm_prepare: true,
         swiglu: true,
         residual: true,
+        rope: true,
         argmax: true,
         prefetch: true,
         redundant_norm: true,
@@ -38,6 +41,7 @@ impl Fusions {
         norm_prepare: false,
         swiglu: false,
         residual: false,
+        rope: false,
         argmax: false,
         prefetch: false,
         redundant_norm: false,

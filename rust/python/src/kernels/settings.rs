@@ -67,12 +67,13 @@ fn fusions(without: &[String]) -> Result<Fusions, OptionsError> {
             "residual" => &mut fusions.residual,
             "argmax" => &mut fusions.argmax,
             "prefetch" => &mut fusions.prefetch,
+            "rope" => &mut fusions.rope,
             "redundant_norm" => &mut fusions.redundant_norm,
             _ => {
                 return Err(OptionsError::Unknown {
                     name: "without",
                     value: name.clone(),
-                    known: "norm_prepare, swiglu, residual, argmax, prefetch and redundant_norm",
+                    known: "norm_prepare, swiglu, residual, rope, argmax, prefetch and redundant_norm",
                 });
             }
         };
