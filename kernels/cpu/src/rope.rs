@@ -153,7 +153,10 @@ pub(crate) unsafe fn scale<I: Isa>(
 ) {
     let wide = count / LANES * LANES;
     for at in (0..wide).step_by(LANES) {
-        isa.store(to.add(at), isa.mul(isa.load(from.add(at)), isa.splat(factor)));
+        isa.store(
+            to.add(at),
+            isa.mul(isa.load(from.add(at)), isa.splat(factor)),
+        );
     }
     for at in wide..count {
         *to.add(at) = *from.add(at) * factor;

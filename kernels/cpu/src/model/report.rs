@@ -34,7 +34,10 @@ pub fn moved_bytes(
         let attention = 2 * 4 * (shape.qkv_size() + shape.attended_size());
         let attended = shape.attended_size() * form(&layer.output) * (times + 1);
         let mlp = unless(fusions.swiglu, 2 * wide) + 2 * wide * form(&layer.down);
-        let turned = unless(fusions.rope, (shape.heads + shape.kv_heads) * shape.head_dim);
+        let turned = unless(
+            fusions.rope,
+            (shape.heads + shape.kv_heads) * shape.head_dim,
+        );
         let residual = 2 * (2 * 4 * hidden + unless(fusions.residual, hidden));
         norms + prepared + attention + attended + mlp + residual + turned
     };
