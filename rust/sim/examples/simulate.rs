@@ -1,0 +1,20 @@
+//! The simulator without Python: `cargo run --release -p diptych-sim --example simulate -- '{"policies": […]}'`
+//! prints the table to standard error and the JSON result to standard output; `batching` prints the demonstration.
+
+use std::error::Error;
+use std::io::Write;
+
+use diptych_sim::{Options, demo_batching, simulate, text};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let argument = std::env::args().nth(1).unwrap_or_else(|| "{}".into());
+    let mut out = std::io::stdout();
+    if argument == "batching" {
+        return Ok(write!(out, "{}", demo_batching()?)?);
+    }
+    let options = Options::from_json(&argument)?;
+    let report = simulate(&options, &mut |_, _| true)?;
+    write!(std::io::stderr(), "{}", text(&report))?;
+    writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    Ok(())
+}
