@@ -1,8 +1,11 @@
 //! What a core is built with.
 
+use serde::{Deserialize, Serialize};
+
 /// How a block's content is hashed for lookup. A hit is verified token by token, so the choice
 /// affects speed only; the degenerate modes exist to test exactly that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum HashMode {
     /// Keyed with a value that the host draws once per process.
     Keyed(u64),
@@ -13,7 +16,10 @@ pub enum HashMode {
 }
 
 /// Sizes and limits of a [`crate::Core`], checked together by [`crate::Core::new`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Stored by the names of its fields; one that is not there has its default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CoreConfig {
     /// Tokens per KV block: a power of two, 1 to 256.
     pub block_size: u32,
@@ -43,6 +49,7 @@ pub struct CoreConfig {
     pub kv_events: u32,
     /// The deliberate bug to run with.
     #[cfg(feature = "planted-faults")]
+    #[serde(skip)]
     pub fault: Option<Fault>,
 }
 

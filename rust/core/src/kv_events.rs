@@ -8,6 +8,7 @@
 //! A block is named by its chain hash, which anybody can compute and which says nothing about the
 //! key of the private lookup table.
 
+use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Largest block in tokens.
@@ -27,7 +28,7 @@ pub fn chain_hash(parent: Option<u64>, namespace: u64, tokens: &[u32]) -> u64 {
 }
 
 /// A block that the prefix index finds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StoredBlock {
     /// Chain hash of the block.
     pub hash: u64,
@@ -40,7 +41,8 @@ pub struct StoredBlock {
 }
 
 /// A change of what the prefix index finds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum KvChange {
     /// The block is found from now on. Its parent was stored before.
     Stored(StoredBlock),
@@ -51,18 +53,19 @@ pub enum KvChange {
 }
 
 /// A numbered change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KvEvent {
     /// Counts from 0, without a gap.
     pub sequence: u64,
     /// When it happened, in the core's nanoseconds.
     pub at: u64,
     /// What happened.
+    #[serde(flatten)]
     pub change: KvChange,
 }
 
 /// All that is found before the event with number `next`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KvSnapshot {
     /// Number of the first event that the snapshot does not include.
     pub next: u64,

@@ -1,5 +1,7 @@
 //! A step's plan and its result: flat arrays, nothing per request that crosses as an object.
 
+use serde::{Deserialize, Serialize};
+
 /// Token id of a decode row whose last id the host does not know yet: the worker takes the last id
 /// that it sampled for that row. Only at `overlap_depth` 1 and 2.
 pub const PLACEHOLDER: i32 = -1;
@@ -80,7 +82,8 @@ pub struct StepPlan {
 }
 
 /// How one sampling row ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RowStatus {
     /// The id is valid.
     Ok,

@@ -1,7 +1,9 @@
 //! What a caller submits.
 
+use serde::{Deserialize, Serialize};
+
 /// Names a request for its whole life; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Handle {
     /// Index of the request's slot.
     pub slot: u32,
@@ -10,7 +12,8 @@ pub struct Handle {
 }
 
 /// Sampling parameters of a request, in the order in which they apply.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Sampling {
     /// Multiplies positive and divides negative logits of every token seen in prompt or output; 1 is off.
     pub repetition_penalty: f32,
@@ -52,7 +55,8 @@ impl Default for Sampling {
 /// A request as the core sees it: token ids and limits, no text.
 ///
 /// The default has no prompt and asks for no output: both must be given.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Request {
     /// Engine-wide number of the request in order of submission; returned in its events.
     pub submission: u64,

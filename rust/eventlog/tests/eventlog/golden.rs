@@ -1,0 +1,190 @@
+//! The golden traces in `tests/traces`: what this core does today, to be changed knowingly.
+//!
+//! `DIPTYCH_BLESS=1` writes them anew. `tests/core/test_sim.py` runs the same files through Python.
+
+use std::path::PathBuf;
+
+use diptych_core::{CoreConfig, Event, RowStatus, Sampling};
+use diptych_eventlog::{Record, Replay};
+
+use crate::driver::{Driver, config, request};
+
+type Scenario = fn() -> Vec<Record>;
+
+const SCENARIOS: [(&str, Scenario); 6] = [
+    ("chunks", chunks),
+    ("prefixes", prefixes),
+    ("pressure", pressure),
+    ("overlap", overlap),
+    ("deaths", deaths),
+    ("failures", failures),
+];
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces")
+}
+
+/// Prompts longer than a step, beside decoding requests and more than there are rows.
+fn chunks() -> Vec<Record> {
+    let mut driver = Driver::new(&CoreConfig {
+        max_prefill_tokens: Some(12),
+        ..config()
+    });
+    driver.submit(request(1, 6, 9));
+    driver.steps(2);
+    for seed in 2..7 {
+        driver.submit(request(seed, 5 * seed, 4));
+    }
+    driver.finish();
+    driver.records
+}
+
+/// The same beginnings again, before and after the cache was emptied, and under another namespace.
+fn prefixes() -> Vec<Record> {
+    let mut driver = Driver::new(&config());
+    let whole = request(1, 21, 3);
+    let mut fork = whole.clone();
+    fork.prompt[13] = 999;
+    let mut other = whole.clone();
+    other.namespace = 1;
+    for request in [&whole, &whole, &fork, &other] {
+        driver.submit(request.clone());
+        driver.finish();
+    }
+    driver.submit(whole.clone());
+    driver.plan();
+    driver.reset_prefix_cache();
+    driver.submit(fork);
+    driver.finish();
+    driver.records
+}
+
+/// A pool that is too small for what runs.
+fn pressure() -> Vec<Record> {
+    let mut driver = Driver::new(&CoreConfig {
+        num_blocks: 11,
+        ..config()
+    });
+    for seed in 1..5 {
+        driver.submit(request(seed, 7 + seed, 16));
+    }
+    driver.finish();
+    let preempted = |event: &Event| matches!(event, Event::Preempted { .. });
+    assert!(driver.events().iter().any(preempted));
+    driver.records
+}
+
+/// Steps planned ahead, stop strings that are searched late, an abort with steps in flight.
+fn overlap() -> Vec<Record> {
+    let mut driver = Driver::new(&CoreConfig {
+        overlap_depth: 1,
+        ..config()
+    });
+    let mut stopping = request(1, 9, 30);
+    stopping.has_stop_strings = true;
+    stopping.stop_ids = vec![5];
+    let stopping = driver.submit(stopping);
+    let aborted = driver.submit(request(2, 22, 30));
+    driver.submit(request(3, 3, 12));
+    for _ in 0..6 {
+        driver.plan();
+        driver.plan();
+        driver.complete(None);
+    }
+    driver.abort(aborted);
+    driver.acknowledge(stopping, 3, None);
+    for _ in 0..6 {
+        driver.plan();
+        driver.complete(None);
+    }
+    driver.acknowledge(stopping, 8, Some(7));
+    driver.finish();
+    driver.records
+}
+
+/// Workers that die, the second time on the same requests.
+fn deaths() -> Vec<Record> {
+    let mut driver = Driver::new(&config());
+    for seed in 1..4 {
+        driver.submit(request(seed, 8, 6));
+    }
+    driver.steps(3);
+    driver.plan();
+    driver.lose_worker();
+    driver.plan();
+    driver.lose_worker();
+    driver.steps(1);
+    driver.submit(request(9, 4, 2));
+    driver.finish();
+    driver.records
+}
+
+/// Rows that fail, and rows with penalties that do not all fit into a step.
+fn failures() -> Vec<Record> {
+    let mut driver = Driver::new(&CoreConfig {
+        side_words: 30,
+        ..config()
+    });
+    for seed in 1..4 {
+        let mut request = request(seed, 6, 8);
+        request.sampling = Sampling {
+            repetition_penalty: 1.5,
+            logit_bias: vec![(3, -1.0)],
+            seed: u64::from(seed),
+            ..Sampling::default()
+        };
+        driver.submit(request);
+    }
+    driver.submit(request(7, 10, 5));
+    driver.steps(4);
+    driver.plan();
+    driver.complete(Some((3, RowStatus::NotSampled)));
+    driver.steps(2);
+    driver.plan();
+    driver.complete(Some((1, RowStatus::Nan)));
+    driver.finish();
+    driver.records
+}
+
+fn to_lines(records: &[Record]) -> String {
+    let line = |record| serde_json::to_string(record).expect("a record is JSON") + "\n";
+    records.iter().map(line).collect()
+}
+
+#[test]
+fn golden_traces_replay_to_the_same_plans() {
+    for (name, scenario) in SCENARIOS {
+        let file = folder().join(name).with_extension("jsonl");
+        if std::env::var_os("DIPTYCH_BLESS").is_some() {
+            std::fs::write(&file, to_lines(&scenario())).expect("the folder is there");
+        }
+        let lines = std::fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let mut replay = Replay::default();
+        for line in lines.lines() {
+            let record: Record = serde_json::from_str(line).expect("a record of this build");
+            replay.apply(&record).expect("this build takes it");
+            let difference = &replay.report().difference;
+            assert!(difference.is_none(), "{name}: {difference:#?}");
+        }
+        assert!(replay.report().plans > 5, "{name}");
+    }
+}
+
+/// A record that was written before a field was there is read with that field's default.
+#[test]
+fn records_lack_what_was_added_later() {
+    let text = r#"{"core": {"version": "0.0.1", "epoch": 1, "plan_fields": [],
+        "config": {"block_size": 4, "num_blocks": 9, "max_batched_tokens": 300}}}"#;
+    let record: Record = serde_json::from_str(text).expect("defaults fill the rest");
+    let Record::Core { config, .. } = record else {
+        panic!("{record:?}");
+    };
+    let expected = CoreConfig {
+        block_size: 4,
+        num_blocks: 9,
+        max_batched_tokens: 300,
+        ..CoreConfig::default()
+    };
+    assert_eq!(*config, expected);
+}
