@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
-.PHONY: help setup serve test parity quality bench bench-kernels bench-peers soak clients gpu-check clean $(STAGES)
+.PHONY: help setup serve test parity quality bench bench-kernels bench-peers bench-target soak clients gpu-check clean $(STAGES)
 
 help:  ## List the targets
 	@echo "Usage: make TARGET [NAME=value ...]"
@@ -117,6 +117,9 @@ bench-kernels: setup  ## Measure what each fusion of the native kernels gains (A
 bench-peers: setup  ## Measure Diptych against other engines on this CPU (installs them: GBs; half an hour)
 	@$(BIN)/diptych pull smollm2-135m >/dev/null
 	cd bench && $(BIN)/python -m peers $(ARGS)
+
+bench-target: setup  ## Measure a target for the gap between tokens: four streams and a long prompt (two minutes)
+	$(BIN)/python bench/target_itl.py $(ARGS)
 
 soak: setup  ## Watch memory over a thousand requests, then kill workers twenty times under streams
 	$(BIN)/python bench/soak.py $(ARGS)

@@ -30,6 +30,8 @@ class Dialect:
     #: Whether the prompt is sent as text, where token ids are refused.
     text: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
+    #: What a stream says besides that other requests must not hold up for long.
+    steady: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -72,7 +74,7 @@ class Client:
         self._session = session
         self._dialect = dialect
 
-    def body(self, prompt: Prompt, output_tokens: int) -> bytes:
+    def body(self, prompt: Prompt, output_tokens: int, steady: bool = False) -> bytes:
         return msgspec.json.encode(
             {
                 "model": self._dialect.model,
@@ -82,13 +84,16 @@ class Client:
                 "stream": True,
                 "stream_options": {"include_usage": True},
                 **self._dialect.extra,
+                **(self._dialect.steady if steady else {}),
             }
         )
 
-    async def complete(self, prompt: Prompt, output_tokens: int, seen: Callable[[], None] | None = None) -> Sample:
-        """One request; `seen` is called at every chunk with text."""
+    async def complete(
+        self, prompt: Prompt, output_tokens: int, seen: Callable[[], None] | None = None, *, steady: bool = False
+    ) -> Sample:
+        """One request; `seen` is called at every chunk with text. `steady`: it asks for gaps of bounded length."""
         sample = Sample()
-        body = self.body(prompt, output_tokens)
+        body = self.body(prompt, output_tokens, steady)
         sample.sent = time.perf_counter()
         try:
             headers = {"Content-Type": "application/json"}

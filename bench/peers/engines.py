@@ -71,7 +71,7 @@ def _with_eos(place: Place) -> Dialect:
 
 
 def _named_with_eos(place: Place) -> Dialect:
-    return Dialect(model=place.model, extra={"ignore_eos": True})
+    return Dialect(model=place.model, extra={"ignore_eos": True}, steady={"target_itl_ms": 50})
 
 
 def _ours(*options: str) -> Callable[[Place, int], Launch]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import msgspec
 
 from diptych.errors import ConfigError
-from diptych.validation import Problems, shown
+from diptych.validation import Problems
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -21,10 +20,9 @@ MAX_THREADS = 64
 
 Script = str | list[list[int]]
 
-# Fields of features that are not built yet: the values that change nothing, and what is missing for the others.
-_NOT_BUILT: dict[str, tuple[tuple[Any, ...], str]] = {
-    "target_itl_ms": ((None,), "the latency model that turns a target into a step budget is missing"),
-}
+# Bounds of a target for the gap between two tokens, in milliseconds: a microsecond, an hour.
+SHORTEST_ITL_MS, LONGEST_ITL_MS = 0.001, 3_600_000.0
+
 _CHOICES = {
     "dtype": DTYPES,
     "device": DEVICES,
@@ -52,6 +50,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       values.
     - `kv_cache_bytes` or `memory_utilization`: KV pool in bytes, or as a fraction of the CUDA device's memory.
     - `max_running`: requests in one step; `max_batched_tokens`, `max_prefill_tokens`: tokens in one step.
+    - `target_itl_ms`: how long the gap between two tokens of a stream may be, where requests do not say it themselves:
+      prompts are computed in chunks that leave room for it. Streams that are ahead may see a gap a fifth longer. None:
+      steps are as large as `max_batched_tokens` lets them be.
     - `max_queued_requests`: requests waiting for room; beyond, `OverloadedError`.
     - `worker`: `process`, `inline` (a thread here), `scripted` (no model, a process), `scripted_thread` (no model, a
       thread here). `script`: a file with a JSON list of token ids per line, or those lists; line `i mod n` answers the
@@ -107,11 +108,6 @@ def _check_choices(found: Problems) -> None:
     for name, allowed in _CHOICES.items():
         for _, value in found.values(name):
             found.require(name, value in allowed, f"one of {', '.join(allowed)}")
-    for name, (neutral, missing) in _NOT_BUILT.items():
-        for _, value in found.values(name):
-            if value not in neutral:
-                accepted = " or ".join("unset" if choice is None else repr(choice) for choice in neutral)
-                found.add(f"{name}={shown(value)}: not in this build, {missing}; it must be {accepted}")
 
 
 def _check_ranges(config: EngineConfig, found: Problems) -> None:
@@ -124,6 +120,7 @@ def _check_ranges(config: EngineConfig, found: Problems) -> None:
     found.at_least(2, "max_model_len")
     found.at_least(1, "kv_cache_bytes")
     found.between(0.0, 3_600_000.0, "script_step_ms")
+    found.between(SHORTEST_ITL_MS, LONGEST_ITL_MS, "target_itl_ms")
     for name, value in found.values("memory_utilization"):
         found.require(name, 0.0 < value <= 1.0, "a fraction above 0, at most 1")
     for name, value in found.values("worker_python"):

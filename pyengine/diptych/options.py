@@ -19,10 +19,13 @@ from diptych.hardware import available_cpus
 from diptych.hub.known import KNOWN_MODELS
 from diptych.kernel_choice import choose_kernels
 from diptych.model_info import ModelInfo, special_ids
+from diptych.params import nanoseconds
 
 logger = logging.getLogger("diptych")
 
 START_TIMEOUT_S = 600
+# Prompt tokens that a GPU computes together well: chunks that are cut to a time are multiples of it.
+GPU_TILE = 64
 # The scripted worker keeps one 32-bit word for each token of its pool.
 SCRIPTED_BYTES_PER_TOKEN = 4
 SCRIPTED_DEFAULT_TOKENS = 1 << 20
@@ -104,11 +107,22 @@ def engine_options(config: EngineConfig, model: ModelInfo, environ: Mapping[str,
             "max_queued_requests": config.max_queued_requests,
             "prefix_cache": config.prefix_cache,
             "overlap_depth": 0,
+            **_step_time(config),
         },
         "model_folder": model.folder,
         "vocabulary": model.vocabulary,
         "eos_ids": model.eos_ids,
     }
+
+
+def _step_time(config: EngineConfig) -> dict[str, int]:
+    """What bounds the time of a step, where it differs from the core's own defaults."""
+    found = {}
+    if config.target_itl_ms is not None:
+        found["target_itl_ns"] = nanoseconds(config.target_itl_ms)
+    if _likely_device(config) == "cuda":
+        found["prefill_tile"] = GPU_TILE
+    return found
 
 
 def _likely_device(config: EngineConfig) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from diptych.config import LONGEST_ITL_MS, SHORTEST_ITL_MS
 from diptych.errors import InvalidParameterError
 from diptych.validation import Problems, shown
 
@@ -24,6 +25,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `stop`: at most 128 strings, 64 KiB together; the output ends before the first that appears, or with it if
       `include_stop_str_in_output`. `stop_token_ids`: ids that end the output. `ignore_eos`: the model's end does not.
     - `skip_special_tokens`: leave special tokens out of the text. `return_prompt_ids`: the first output has them.
+    - `target_itl_ms`: how long the gap between two tokens may be, instead of the engine's own setting; the strictest of
+      the running requests decides how much of others' prompts is computed beside them.
     """
 
     max_tokens: int | None = 16
@@ -42,6 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     return_prompt_ids: bool = False
+    target_itl_ms: float | None = None
 
     def validate(self, vocabulary: int | None = None) -> None:
         """Raise one `InvalidParameterError` that lists every problem; with `vocabulary`, token ids must be below it."""
@@ -66,6 +70,7 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
         found.require(name, 1.2e-38 < value < 3.4e38, "a number above 0 that 32 bits can hold")
     for name, value in found.values("seed"):
         found.require(name, -(2**63) <= value < 2**63, "a signed 64-bit integer")
+    found.between(SHORTEST_ITL_MS, LONGEST_ITL_MS, "target_itl_ms")
     for name, value in found.values("max_tokens", "top_k"):
         found.require(name, value < 2**31, "a number below 2147483648")
     _check_stop(params, found)
@@ -110,11 +115,19 @@ def _check_ids(params: SamplingParams, found: Problems, vocabulary: int | None) 
             found.add(f"logit_bias holds {shown(wrong_values)}: expected numbers from -100 to 100")
 
 
+def nanoseconds(milliseconds: float) -> int:
+    """A whole number, as the core counts time."""
+    return round(milliseconds * 1_000_000)
+
+
 def params_json(params: SamplingParams, *, add_special_tokens: bool) -> bytes:
-    """The request's settings as the core reads them, every key present."""
+    """The request's settings as the core reads them, every key present but that of a target which is not set."""
     content = msgspec.structs.asdict(params)
     content["logit_bias"] = sorted(params.logit_bias.items())
     content["stop"] = list(params.stop)
     content["stop_token_ids"] = list(params.stop_token_ids)
     content["add_special_tokens"] = add_special_tokens
+    target = content.pop("target_itl_ms")
+    if target is not None:
+        content["target_itl_ns"] = nanoseconds(target)
     return msgspec.json.encode(content)

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from diptych import AsyncEngine
 from diptych.errors import EngineClosedError
-from diptych.stats import Histogram
+from diptych.stats import EngineStats, Histogram
 
 _GAUGES = {
     "requests_running": "Requests that hold KV blocks.",
@@ -23,6 +23,8 @@ _COUNTERS = {
     "prompt_tokens": "Prompt tokens of admitted requests, cached ones included.",
     "generation_tokens": "Tokens generated, each counted once however often its request was preempted or restarted.",
     "preemptions": "Times a request was preempted and later computed again.",
+    "paced_tokens": "Tokens of requests with a target for the gap between tokens, first ones left out.",
+    "late_tokens": "Those of the paced tokens that came later than as many targets after the first token.",
     "worker_restarts": "Times the worker was lost and started again.",
 }
 _HISTOGRAMS = {
@@ -64,6 +66,7 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(f"diptych_{name}", text, labels=["model_name"])
             counter.add_metric(labels, getattr(stats, name))
             yield counter
+        yield from _inter_token_latency(stats, labels)
         yield _requests_total(stats.requests_total, labels)
         for name, text in _HISTOGRAMS.items():
             yield _histogram(name, text, labels, stats.histograms[name])
@@ -80,6 +83,17 @@ def _gauge(name: str, text: str, labels: list[str], value: float) -> Metric:
     gauge = GaugeMetricFamily(f"diptych_{name}", text, labels=["model_name"])
     gauge.add_metric(labels, value)
     return gauge
+
+
+def _inter_token_latency(stats: EngineStats, labels: list[str]) -> Iterable[Metric]:
+    """The achieved quantiles and the target, which is left out where the engine has none."""
+    text = "ITL that a share of the last few thousand gaps between tokens did not exceed."
+    achieved = GaugeMetricFamily("diptych_itl_achieved_seconds", text, labels=["model_name", "quantile"])
+    achieved.add_metric([*labels, "0.5"], stats.itl_p50_s)
+    achieved.add_metric([*labels, "0.99"], stats.itl_p99_s)
+    yield achieved
+    if stats.target_itl_s is not None:
+        yield _gauge("itl_target_seconds", "The engine's target_itl_ms.", labels, stats.target_itl_s)
 
 
 def _requests_total(by_reason: dict[str, int], labels: list[str]) -> Metric:

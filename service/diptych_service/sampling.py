@@ -23,6 +23,7 @@ _SAME = (
     "ignore_eos",
     "include_stop_str_in_output",
     "skip_special_tokens",
+    "target_itl_ms",
 )
 
 

@@ -40,6 +40,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
+    target_itl_ms: float | None = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):

@@ -34,19 +34,11 @@ def test_all_problems_are_told_together() -> None:
         assert line.startswith(f"{name}=")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("target_itl_ms", 20.0)],
-)
-def test_a_field_whose_feature_is_not_built_refuses_and_names_itself(field: str, value: Any) -> None:
-    (line,) = problems(**{field: value})
-    assert line.startswith(f"{field}={value!r}: not in this build")
-    assert "missing" in line
-
-
-@pytest.mark.parametrize("field", ["target_itl_ms"])
-def test_neutral_values_of_unbuilt_fields_pass(field: str) -> None:
-    assert getattr(EngineConfig("model", **{field: None}), field) is None
+@pytest.mark.parametrize("target", [0.0, -1.0, 3_600_001.0, float("nan"), float("inf")])
+def test_a_target_that_is_no_time_is_refused(target: float) -> None:
+    (line,) = problems(target_itl_ms=target)
+    assert line.startswith("target_itl_ms=") and "from 0.001 to 3.6e+06" in line
+    assert EngineConfig("model", target_itl_ms=20.5).target_itl_ms == 20.5
 
 
 @pytest.mark.parametrize(

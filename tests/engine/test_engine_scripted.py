@@ -71,6 +71,27 @@ async def test_sixty_four_streams_at_once_are_each_their_own(engine: AsyncEngine
     await until(lambda: engine.stats().kv_blocks_used == 0)
 
 
+@pytest.mark.parametrize(
+    ("engine_ms", "own_ms", "tiles"),
+    [(None, None, False), (0.001, None, True), (None, 0.001, True), (0.001, 3_600_000.0, False)],
+)
+async def test_a_target_makes_prompts_small_beside_the_stream_that_has_it(
+    folder: Path, oracle: HashOracle, engine_ms: float | None, own_ms: float | None, tiles: bool
+) -> None:
+    """No step can keep a target of a microsecond: then a prompt is computed 16 tokens at a time, else all at once."""
+    settings = EngineConfig(str(folder), worker="scripted_thread", script_step_ms=2.0, target_itl_ms=engine_ms)
+    async with AsyncEngine(settings) as engine:
+        stream = engine.generate([5, 6, 7], SamplingParams(max_tokens=400, target_itl_ms=own_ms))
+        await anext(stream)
+        before = engine.stats().steps
+        _, ids, _ = await collect(engine, [9] * 320, SamplingParams(max_tokens=1))
+        steps = engine.stats().steps - before
+        assert ids == oracle.continuation([9] * 320, 1)
+        assert steps >= 20 if tiles else steps < 20
+        assert engine.stats().target_itl_s == (None if engine_ms is None else engine_ms / 1000)
+        await stream.aclose()
+
+
 async def test_streams_that_leave_free_their_blocks_and_disturb_nobody(engine: AsyncEngine, oracle: HashOracle) -> None:
     chance = random.Random(3)
 

@@ -27,6 +27,7 @@ def test_ranges_of_floats_hold_and_nan_and_infinity_are_outside_all_of_them(valu
     assert accepts(presence_penalty=value) == (-2 <= value <= 2)
     assert accepts(frequency_penalty=value) == (-2 <= value <= 2)
     assert accepts(repetition_penalty=value) == (1.2e-38 < value < 3.4e38)
+    assert accepts(target_itl_ms=value) == (0.001 <= value <= 3_600_000)
     assert accepts(logit_bias={5: value}) == (-100 <= value <= 100)
 
 

@@ -20,6 +20,9 @@ NAMES = {
     "diptych_generation_tokens": "counter",
     "diptych_preemptions": "counter",
     "diptych_worker_restarts": "counter",
+    "diptych_paced_tokens": "counter",
+    "diptych_late_tokens": "counter",
+    "diptych_itl_achieved_seconds": "gauge",
     "diptych_requests": "counter",
     "diptych_time_to_first_token_seconds": "histogram",
     "diptych_inter_token_latency_seconds": "histogram",
@@ -81,6 +84,17 @@ def test_every_request_is_counted_once(model_folder: Path) -> None:
             client.post(PATH, {"prompt": "open", "max_tokens": 1500, "stream": True}).read_until(b"data: ")
             assert value(service, "diptych_requests_running") == 1.0
             assert 0.0 < value(service, "diptych_kv_cache_usage_ratio") <= 1.0
+
+
+def test_the_achieved_gaps_stand_beside_the_target(model_folder: Path) -> None:
+    with ServiceThread(model_folder, script_step_ms=2.0, target_itl_ms=500.0) as service:
+        service.complete("Hello", 40)
+        service.complete("Hello", 9, target_itl_ms=0.001)
+        assert value(service, "diptych_itl_target_seconds") == 0.5
+        median = value(service, "diptych_itl_achieved_seconds", quantile="0.5")
+        assert 0.0019 <= median <= value(service, "diptych_itl_achieved_seconds", quantile="0.99") < 0.5
+        assert value(service, "diptych_paced_tokens_total") == 39 + 8
+        assert value(service, "diptych_late_tokens_total") == 8
 
 
 def test_cached_prompts_are_seen_in_usage_and_metrics(model_folder: Path) -> None:

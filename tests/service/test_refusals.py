@@ -52,7 +52,8 @@ def test_an_unpaired_surrogate_in_any_text_is_a_400(service: ServiceThread, path
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    "field", ["temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"]
+    "field",
+    ["temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "target_itl_ms"],
 )
 def test_numbers_out_of_range(service: ServiceThread, path: str, field: str) -> None:
     for literal in ("NaN", "Infinity", "-Infinity", "1e999", "1e308", "-1e308", '"nan"', "-7", "true", "[]", "{}"):

@@ -9,6 +9,7 @@
 use std::hash::{Hash, Hasher};
 
 use crate::account::{Account, WaitClock};
+use crate::latency::Pace;
 use crate::plan::SamplingRow;
 use crate::pool::NONE;
 use crate::prefix::NodeRef;
@@ -78,6 +79,7 @@ pub(crate) struct Active {
     /// The sampling row of the next draw but for token, row, output index and side offsets.
     pub(crate) template: SamplingRow,
     stop_ids: StopIds,
+    pub(crate) pace: Pace,
 
     /// Place in the order of arrival.
     pub(crate) arrival: u64,
@@ -141,6 +143,7 @@ impl Active {
             has_side_data: has_penalty(&template) || !sampling.logit_bias.is_empty(),
             has_stop_strings: request.has_stop_strings,
             namespace: request.namespace,
+            pace: Pace::new(request.target_itl_ns),
             template,
             bias: sampling.logit_bias,
             state: State::Waiting,

@@ -21,7 +21,7 @@ impl Core {
         limit
     }
 
-    fn admit_in_order(&mut self, budget: &mut Budget) -> WaitReason {
+    pub(crate) fn admit_in_order(&mut self, budget: &mut Budget) -> WaitReason {
         let mut position = 0;
         while let Some(slot) = self.waiting.get(position) {
             if budget.tokens == 0 {
@@ -32,6 +32,9 @@ impl Core {
             }
             if !self.rows.has_free() {
                 return WaitReason::Rows;
+            }
+            if !budget.has_time() {
+                return WaitReason::StepTime;
             }
             let request = &mut self.requests[slot];
             if !self.suspects.admits(request.suspicion) {

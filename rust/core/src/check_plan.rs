@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::Core;
 use crate::active::Active;
 use crate::check::ensure;
+use crate::latency::Work;
 use crate::launches::Launch;
 
 type Outcome = Result<(), String>;
@@ -14,6 +15,7 @@ pub(crate) fn newest(core: &Core) -> Outcome {
     match core.launches.newest() {
         Some(launch) if core.plan.step == launch.step => {
             shape(core, launch)?;
+            time(core, launch)?;
             content(core, launch)
         }
         _ => Ok(()),
@@ -60,6 +62,28 @@ fn shape(core: &Core, launch: &Launch) -> Outcome {
     ensure(slots.len() == tokens, || {
         "a KV slot is written twice".to_owned()
     })
+}
+
+/// The recorded work is the plan's, and its prefill keeps the target as far as the model can tell
+/// (invariant 37): only the documented floor may overrun it.
+fn time(core: &Core, launch: &Launch) -> Outcome {
+    let work = Work::of(&core.plan);
+    ensure(launch.work == work, || {
+        format!("recorded {:?}, the plan is {work:?}", launch.work)
+    })?;
+    let Some(limit) = launch.limit else {
+        return Ok(());
+    };
+    let tokens = work.prefill_tokens;
+    ensure(
+        tokens <= limit.floor || launch.predicted <= limit.most + 1,
+        || {
+            format!(
+                "{tokens} prefill tokens: {} ns, {limit:?}",
+                launch.predicted
+            )
+        },
+    )
 }
 
 /// Slots lie in the owner's blocks, deltas end where its table does, samples are the known ends.

@@ -31,6 +31,12 @@ pub struct CoreConfig {
     pub max_batched_tokens: u32,
     /// Cap on prefill tokens per step; `None` is unbounded.
     pub max_prefill_tokens: Option<u32>,
+    /// Prefill tokens that are computed together well: chunks that time cuts short, and shares of a
+    /// step, are multiples of it. At least 1; 16 suits CPUs, 64 GPUs.
+    pub prefill_tile: u32,
+    /// Target for the gap between two tokens of a request that has none of its own, in nanoseconds;
+    /// at least 1. `None`: steps are bounded by their tokens alone.
+    pub target_itl_ns: Option<u64>,
     /// Longest prompt + output of a request, in tokens.
     pub max_model_len: u32,
     /// Requests that may wait for admission; one more is refused.
@@ -62,6 +68,8 @@ impl Default for CoreConfig {
             max_running: 256,
             max_batched_tokens: 512,
             max_prefill_tokens: None,
+            prefill_tile: 16,
+            target_itl_ns: None,
             max_model_len: 8_192,
             max_queued_requests: 1_024,
             overlap_depth: 0,

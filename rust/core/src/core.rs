@@ -3,6 +3,7 @@
 use crate::account::Accounts;
 use crate::active::Active;
 use crate::cache::Cache;
+use crate::latency::{Latency, LatencyModel};
 use crate::launches::{Launch, Launches, StateRows};
 use crate::queue::ArrivalQueue;
 use crate::slab::Slab;
@@ -14,8 +15,8 @@ use crate::{
 
 /// Owner of every request, every block and the prefix index. One thread calls it.
 ///
-/// `now` is nanoseconds of a monotonic clock. No policy of this build depends on it: equal calls
-/// give equal plans at any time.
+/// `now` is nanoseconds of a monotonic clock. Equal calls with equal times give equal plans; without
+/// a target for the gap between tokens, times change nothing.
 #[derive(Clone, Debug)]
 pub struct Core {
     pub(crate) config: CoreConfig,
@@ -31,6 +32,7 @@ pub struct Core {
     pub(crate) cache: Cache,
     pub(crate) rows: StateRows,
     pub(crate) launches: Launches,
+    pub(crate) latency: Latency,
     pub(crate) suspects: Suspects,
     /// Running requests with side data.
     pub(crate) side_users: u32,
@@ -71,6 +73,7 @@ impl Core {
             cache: Cache::new(&config),
             rows: StateRows::new(config.max_running),
             launches: Launches::default(),
+            latency: Latency::default(),
             suspects: Suspects::default(),
             reserve_until: 0,
             plan: StepPlan::default(),
@@ -87,7 +90,7 @@ impl Core {
     ///
     /// # Errors
     /// Everything that can be said now: see [`Error`].
-    pub fn submit(&mut self, request: Request, now: u64) -> Result<Handle, Error> {
+    pub fn submit(&mut self, mut request: Request, now: u64) -> Result<Handle, Error> {
         self.cache.now = now;
         crate::validate::request(&request, &self.config)?;
         let waiting = self.waiting.len() as u32;
@@ -96,6 +99,7 @@ impl Core {
         }
         let arrival = self.arrivals;
         self.arrivals += 1;
+        request.target_itl_ns = request.target_itl_ns.or(self.config.target_itl_ns);
         let account = self.accounts.open(request.submission, now);
         let handle = self.requests.insert(Active::new(request, arrival, account));
         self.waiting.insert(arrival, handle.slot);
@@ -209,9 +213,17 @@ impl Core {
         self.cache.snapshot()
     }
 
+    /// What this core has learnt about the duration of steps.
+    #[must_use]
+    pub fn latency(&self) -> &LatencyModel {
+        &self.latency.model
+    }
+
     /// Gauges and counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
+        let achieved = &self.latency.achieved;
+        let [itl_p50_ns, itl_p99_ns] = achieved.quantiles([500, 990]);
         let blocks = self.cache.pool.len() - 1;
         Stats {
             running: self.running.len() as u32,
@@ -219,6 +231,10 @@ impl Core {
             blocks,
             used_blocks: blocks - self.cache.pool.allocatable(),
             cached_blocks: self.cache.pool.cached(),
+            itl_p50_ns,
+            itl_p99_ns,
+            paced_tokens: achieved.paced,
+            late_tokens: achieved.late,
             ..self.counters
         }
     }

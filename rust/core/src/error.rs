@@ -19,6 +19,9 @@ pub enum Error {
     /// `max_tokens` is 0.
     #[error("max_tokens is 0: ask for at least one token")]
     NoOutput,
+    /// A target of 0 for the gap between tokens.
+    #[error("target_itl_ns is 0: give at least 1 nanosecond, or none")]
+    NoTime,
     /// Longer than the model's context.
     #[error(
         "This model's maximum context length is {max_model_len} tokens, but {prompt} prompt tokens and max_tokens {max_tokens} make {}",

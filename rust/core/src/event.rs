@@ -64,4 +64,12 @@ pub struct Stats {
     pub steps: u64,
     /// Committed output tokens.
     pub generated: u64,
+    /// Median of the last few thousand gaps between tokens, in nanoseconds; 0 before there was one.
+    pub itl_p50_ns: u64,
+    /// The gap that 99 of 100 of these do not exceed, in nanoseconds.
+    pub itl_p99_ns: u64,
+    /// Tokens of requests with a target, first ones left out.
+    pub paced_tokens: u64,
+    /// Those of them that came later than k targets after their request's first token.
+    pub late_tokens: u64,
 }

@@ -30,6 +30,7 @@ pub(crate) fn write(core: &Core, state: &mut impl Hasher) {
     }
     core.suspects.hash(state);
     core.reserve_until.saturating_sub(core.step).hash(state);
+    core.latency.hash_behaviour(state);
     write_launches(core, &rank, state);
     write_blocks(core, state);
     core.rows.hash_order(core.step, state);
@@ -54,6 +55,7 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     (request.matched, request.cacheable, request.table_sent).hash(state);
     (request.computed, request.retired, request.pending).hash(state);
     (request.inflight, request.acked, request.suspicion).hash(state);
+    request.pace.hash_behaviour(state);
     // A step that has retired is as good as any older one.
     let oldest = core
         .launches
@@ -70,6 +72,7 @@ fn write_launches(core: &Core, rank: &HashMap<u32, usize>, state: &mut impl Hash
     core.launches.len().hash(state);
     for launch in core.launches.iter() {
         launch.entries.len().hash(state);
+        (launch.limit, launch.predicted).hash(state);
         for entry in &launch.entries {
             let slot = core.requests.resolve(entry.handle);
             slot.map(|slot| {

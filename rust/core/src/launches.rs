@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use crate::Handle;
+use crate::latency::Work;
 
 /// What one step does for one request.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +18,27 @@ pub(crate) struct Entry {
     pub(crate) sampled: bool,
 }
 
+/// The time of a step under a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Limit {
+    pub(crate) planned: u64,
+    /// Predicted duration that keeps the target of the strictest decoding row, margins taken off,
+    /// in nanoseconds.
+    pub(crate) most: u64,
+    /// Prefill tokens that are computed even if the prediction is longer.
+    pub(crate) floor: u32,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Launch {
     pub(crate) step: u64,
     pub(crate) entries: Vec<Entry>,
     pub(crate) samples: usize,
+    pub(crate) work: Work,
+    /// `now` of the call that planned it, and the time that it allowed, if a target limits it.
+    pub(crate) limit: Option<Limit>,
+    /// Predicted duration in nanoseconds.
+    pub(crate) predicted: u64,
 }
 
 /// Steps in launch order; their buffers are reused.
@@ -70,6 +87,8 @@ impl Launches {
     pub(crate) fn recycle(&mut self, mut launch: Launch) {
         launch.entries.clear();
         launch.samples = 0;
+        launch.work = Work::default();
+        launch.limit = None;
         self.spare.push(launch);
     }
 }

@@ -20,6 +20,7 @@ mod explanation;
 mod fingerprint;
 mod finish;
 mod kv_events;
+pub mod latency;
 mod launches;
 mod lost;
 mod match_end;

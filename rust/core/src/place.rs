@@ -94,6 +94,7 @@ impl Launch {
         plan.write_table_delta(request);
         plan.write_tokens(request, count, block_shift);
         let sampled = count == request.remaining();
+        self.work.logit_rows += u32::from(sampled);
         if sampled {
             plan.write_sampling(request);
             request.pending += 1;

@@ -102,6 +102,9 @@ pub struct StepResult<'a> {
     pub epoch: u64,
     /// Step of the plan.
     pub step: u64,
+    /// How long the worker computed by its own clock, in nanoseconds, if it said so. Fits the
+    /// latency model.
+    pub duration_ns: Option<u64>,
     /// `[S]` status and sampled id (meaningful for [`RowStatus::Ok`]).
     pub rows: &'a [(RowStatus, u32)],
 }

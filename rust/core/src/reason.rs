@@ -37,11 +37,13 @@ pub enum WaitReason {
     SideData,
     /// Running, but its next block was still fenced by a launched step.
     FencedBlock,
+    /// The target for the gap between tokens of a decoding request left the step no time.
+    StepTime,
 }
 
 impl WaitReason {
     /// Every reason, in order of its number.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Step,
         Self::Worker,
         Self::Rows,
@@ -55,6 +57,7 @@ impl WaitReason {
         Self::TextAck,
         Self::SideData,
         Self::FencedBlock,
+        Self::StepTime,
     ];
 
     /// Its name in traces, usage and logs.
@@ -74,6 +77,7 @@ impl WaitReason {
             Self::TextAck => "text_ack",
             Self::SideData => "side_data",
             Self::FencedBlock => "fenced_block",
+            Self::StepTime => "step_time",
         }
     }
 }
@@ -157,6 +161,8 @@ pub enum ChunkLimit {
     TextAck,
     /// The last token waits: the step has no room for penalties or logit bias.
     SideData,
+    /// The time that the target for the gap between tokens of a decoding request left for prompts.
+    StepTime,
 }
 
 impl ChunkLimit {
@@ -168,16 +174,18 @@ impl ChunkLimit {
             Self::PrefillTokens => WaitReason::PrefillTokens,
             Self::TextAck => WaitReason::TextAck,
             Self::SideData => WaitReason::SideData,
+            Self::StepTime => WaitReason::StepTime,
         }
     }
 
     /// Every limit, in order of its number.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Prompt,
         Self::StepTokens,
         Self::PrefillTokens,
         Self::TextAck,
         Self::SideData,
+        Self::StepTime,
     ];
 
     /// Its name in traces, usage and logs.
@@ -189,6 +197,7 @@ impl ChunkLimit {
             Self::PrefillTokens => "prefill_tokens",
             Self::TextAck => "text_ack",
             Self::SideData => "side_data",
+            Self::StepTime => "step_time",
         }
     }
 }

@@ -70,6 +70,8 @@ pub struct Request {
     pub has_stop_strings: bool,
     /// Prefix blocks are shared only between equal namespaces.
     pub namespace: u64,
+    /// Target for the gap between its tokens in nanoseconds, instead of the engine's; at least 1.
+    pub target_itl_ns: Option<u64>,
     /// Sampling parameters.
     pub sampling: Sampling,
 }

@@ -4,21 +4,18 @@ use crate::launches::Entry;
 use crate::{Core, Error, Event, FinishReason, RowStatus, StepResult};
 
 impl Core {
-    pub(crate) fn complete_step(
-        &mut self,
-        result: &StepResult<'_>,
-        _now: u64,
-    ) -> Result<(), Error> {
+    pub(crate) fn complete_step(&mut self, result: &StepResult<'_>, now: u64) -> Result<(), Error> {
         self.validate_result(result)?;
         let Some(launch) = self.launches.pop() else {
             return Ok(());
         };
         self.cache.pool.retire(launch.step);
         self.rows.retire(launch.step);
+        self.latency.retired(&launch, now, result.duration_ns);
         let mut outcomes = result.rows.iter();
         for entry in &launch.entries {
             let outcome = if entry.sampled { outcomes.next() } else { None };
-            self.retire_entry(entry, outcome.copied());
+            self.retire_entry(entry, outcome.copied(), now);
         }
         self.launches.recycle(launch);
         Ok(())
@@ -46,7 +43,7 @@ impl Core {
         }
     }
 
-    fn retire_entry(&mut self, entry: &Entry, outcome: Option<(RowStatus, u32)>) {
+    fn retire_entry(&mut self, entry: &Entry, outcome: Option<(RowStatus, u32)>, now: u64) {
         let Some(slot) = self.requests.resolve(entry.handle) else {
             return;
         };
@@ -85,12 +82,12 @@ impl Core {
             request.retired = entry.end;
         }
         match outcome {
-            Some((_, id)) => self.commit(slot, id, resident),
+            Some((_, id)) => self.commit(slot, id, resident, now),
             None => self.intern(slot),
         }
     }
 
-    fn commit(&mut self, slot: u32, id: u32, resident: bool) {
+    fn commit(&mut self, slot: u32, id: u32, resident: bool, now: u64) {
         let request = &mut self.requests[slot];
         request.pending -= 1;
         #[cfg(feature = "planted-faults")]
@@ -101,6 +98,9 @@ impl Core {
         request.tokens.push(id);
         let stopped = request.stops_at(id);
         let exhausted = index + 1 == request.max_tokens;
+        if let Some(gap) = request.pace.commit(index, now) {
+            self.latency.achieved.token(gap);
+        }
         self.events.push(Event::Token {
             submission: request.submission(),
             index,

@@ -5,7 +5,17 @@
 //! spent. A request reserved the blocks of all its known tokens when it was admitted, so only
 //! decoding can run out of memory.
 
+//!
+//! Where a decoding row has a target for the gap between its tokens, chunks are cut to the time that
+//! is left as well (see `latency`). One giant prompt cannot take a step for itself alone: a tenth is
+//! kept for those that are admitted and for the prompt that needs least.
+
+use crate::latency::TimeBudget;
+use crate::launches::Limit;
 use crate::{ChunkLimit, Core, WaitReason};
+
+/// Tenths of a step's prefill that the oldest prompt leaves to others.
+const SHARED_TENTHS: u32 = 1;
 
 /// What is left of a step.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +23,53 @@ pub(crate) struct Budget {
     pub(crate) tokens: u32,
     pub(crate) prefill: u32,
     pub(crate) side: u32,
+    /// Time for prefill, under a target.
+    pub(crate) time: Option<TimeBudget>,
+    /// Whether time kept tokens out that all else had room for.
+    pub(crate) out_of_time: bool,
+}
+
+impl Budget {
+    /// Whether there is time for tokens of a new prompt.
+    pub(crate) fn has_time(&mut self) -> bool {
+        let in_time = self.time.is_none_or(|time| time.has_room());
+        self.out_of_time |= !in_time;
+        in_time
+    }
+
+    /// Takes a part off for others than the oldest prompt, in whole tiles; `None` where the step is
+    /// too small to be shared.
+    fn split(&mut self, tile: u32) -> Option<Self> {
+        let room = self.tokens.min(self.prefill);
+        if room < 2 * tile {
+            return None;
+        }
+        let share = (room * SHARED_TENTHS / 10)
+            .next_multiple_of(tile)
+            .min(room / 2);
+        let mut part = Self {
+            tokens: share,
+            prefill: share,
+            ..*self
+        };
+        if let Some(time) = &mut self.time {
+            part.time = Some(time.split(f64::from(SHARED_TENTHS))?);
+        }
+        self.tokens -= share;
+        self.prefill -= share;
+        Some(part)
+    }
+
+    /// Takes back what a part has left.
+    fn merge(&mut self, part: &Self) {
+        self.tokens += part.tokens;
+        self.prefill += part.prefill;
+        self.side = part.side;
+        self.out_of_time |= part.out_of_time;
+        if let (Some(time), Some(rest)) = (&mut self.time, &part.time) {
+            time.merge(rest);
+        }
+    }
 }
 
 impl Core {
@@ -26,17 +83,25 @@ impl Core {
             tokens: self.config.max_batched_tokens,
             prefill: self.config.max_prefill_tokens.unwrap_or(u32::MAX),
             side: self.config.side_words,
+            time: None,
+            out_of_time: false,
         };
         let preempted = self.relieve_pressure();
         self.grant_side_data(&mut budget);
-        self.place_decodes(&mut budget);
-        self.place_prefills(&mut budget);
-        let limit = if preempted && !self.plan.rows.is_empty() {
-            WaitReason::Preemption
-        } else {
+        let allowance = self.place_decodes(&mut budget);
+        self.limit_time(&mut budget, allowance, now);
+        let admits = !preempted || self.plan.rows.is_empty();
+        self.place_prefills(&mut budget, admits);
+        let limit = if admits || self.plan.rows.is_empty() {
             self.admit(&mut budget)
+        } else {
+            WaitReason::Preemption
         };
         self.accounts.clock.plan_made(limit, now);
+        if budget.time.is_some() {
+            let kept_out = budget.out_of_time && self.draft.work.prefill_rows == 0;
+            self.latency.planned(kept_out);
+        }
         self.launch()
     }
 
@@ -71,9 +136,15 @@ impl Core {
         self.scratch.side = side;
     }
 
-    fn place_decodes(&mut self, budget: &mut Budget) {
+    /// Places the rows that decode; how long the step may last for the strictest of them.
+    fn place_decodes(&mut self, budget: &mut Budget) -> Option<u64> {
         let (shift, now) = (self.block_shift, self.cache.now);
         let clock = &self.accounts.clock;
+        let start = self
+            .launches
+            .iter()
+            .fold(now, |start, launch| start.saturating_add(launch.predicted));
+        let mut strictest: Option<u64> = None;
         let mut prefilling = std::mem::take(&mut self.scratch.slots);
         prefilling.clear();
         for slot in self.running.slots() {
@@ -98,18 +169,80 @@ impl Core {
             }
             request.release(clock, now);
             budget.tokens -= 1;
+            if request.pace.target_ns.is_some() {
+                let index = request.outputs() + request.pending;
+                let allowance = request.pace.allowance(index, start);
+                strictest = strictest.into_iter().chain(allowance).min();
+            }
+            self.draft.work.add_decode(request.target());
             self.draft.place(&mut self.plan, request, handle, 1, shift);
         }
         self.plan.num_decode_rows = self.plan.rows.len() as u32;
         self.scratch.slots = prefilling;
+        strictest
     }
 
-    fn place_prefills(&mut self, budget: &mut Budget) {
+    /// Solves the time for prefill from what the strictest decoding row allows.
+    fn limit_time(&mut self, budget: &mut Budget, allowance: Option<u64>, now: u64) {
+        let Some(allowance) = allowance else {
+            return;
+        };
+        let time = self
+            .latency
+            .budget(&self.draft.work, allowance, self.config.prefill_tile);
+        self.draft.limit = Some(Limit {
+            planned: now,
+            most: time.most(),
+            floor: time.floor(),
+        });
+        budget.time = Some(time);
+    }
+
+    /// Places the running prompts, oldest first. Where the oldest could take a whole step, a share
+    /// goes to requests that are admitted now, then to the prompt that needs least.
+    fn place_prefills(&mut self, budget: &mut Budget, admits: bool) {
         let prefilling = std::mem::take(&mut self.scratch.slots);
-        for &slot in &prefilling {
-            self.place_chunk(slot, budget);
+        if let Some((&oldest, others)) = prefilling.split_first() {
+            let waits = admits && !self.waiting.is_empty() && self.rows.has_free();
+            let contended = waits || !others.is_empty();
+            let room = budget.tokens.min(budget.prefill);
+            let takes_all = budget.time.is_some() || self.requests[oldest].remaining() >= room;
+            let mut served = None;
+            if contended && takes_all {
+                if let Some(mut share) = budget.split(self.config.prefill_tile) {
+                    self.place_chunk(oldest, budget);
+                    served = self.serve_others(others, waits, &mut share);
+                    budget.merge(&share);
+                } else if budget.time.is_some_and(|time| time.has_room())
+                    && self.latency.is_turn_of_others()
+                {
+                    served = self.serve_others(others, waits, budget);
+                    self.place_chunk(oldest, budget);
+                } else {
+                    self.place_chunk(oldest, budget);
+                }
+            } else {
+                self.place_chunk(oldest, budget);
+            }
+            for &slot in others.iter().filter(|&&slot| Some(slot) != served) {
+                self.place_chunk(slot, budget);
+            }
         }
         self.scratch.slots = prefilling;
+    }
+
+    /// Admits, then places the prompt that needs least; returns it if it has a chunk.
+    fn serve_others(&mut self, others: &[u32], waits: bool, budget: &mut Budget) -> Option<u32> {
+        if waits {
+            self.admit_in_order(budget);
+        }
+        let rows = self.plan.rows.len();
+        let least = others
+            .iter()
+            .copied()
+            .min_by_key(|&slot| self.requests[slot].remaining())?;
+        self.place_chunk(least, budget);
+        (self.plan.rows.len() > rows).then_some(least)
     }
 
     /// Places as much of a prompt as the budget has room for. Where it may not be sampled yet, its
@@ -119,7 +252,16 @@ impl Core {
         let remaining = request.remaining();
         let room = budget.tokens.min(budget.prefill);
         let mut count = remaining.min(room);
-        let limit = if count < remaining {
+        let mut in_time = true;
+        if let Some(time) = &budget.time {
+            let tokens = time.grant(request.computed, count, remaining);
+            in_time = tokens == count;
+            budget.out_of_time |= !in_time;
+            count = tokens;
+        }
+        let limit = if !in_time {
+            ChunkLimit::StepTime
+        } else if count < remaining {
             if budget.prefill < budget.tokens {
                 ChunkLimit::PrefillTokens
             } else {
@@ -141,6 +283,10 @@ impl Core {
         request.account.chunk((self.draft.step, now), chunk, limit);
         budget.tokens -= count;
         budget.prefill -= count;
+        if let Some(time) = &mut budget.time {
+            time.spend(request.computed, count, count == remaining);
+        }
+        self.draft.work.add_chunk(request.computed, count);
         let shift = self.block_shift;
         self.draft
             .place(&mut self.plan, request, handle, count, shift);
@@ -158,6 +304,7 @@ impl Core {
         self.plan.epoch = self.epoch;
         self.plan.step = self.step;
         launch.samples = self.plan.sampling.len();
+        launch.predicted = self.latency.model.predict(&launch.work);
         #[cfg(feature = "planted-faults")]
         if self.config.fault == Some(crate::Fault::InternBeforeRetirement) {
             for entry in &launch.entries {

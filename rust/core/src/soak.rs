@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use crate::latency::{Coefficients, Work};
 use crate::{
     Core, CoreConfig, Event, FinishReason, Handle, HashMode, Request, RowStatus, Sampling,
     StepPlan, StepResult,
@@ -91,16 +92,20 @@ struct Open {
     stop_strings: bool,
 }
 
+/// A step, its duration and its rows.
+type Launched = (u64, u64, Vec<(RowStatus, u32)>);
+
 struct Soak {
     core: Core,
     random: Random,
     worker: Worker,
-    launched: VecDeque<(u64, Vec<(RowStatus, u32)>)>,
+    launched: VecDeque<Launched>,
     open: HashMap<u64, Open>,
     submitted: u64,
     epoch: u64,
     finished: HashMap<FinishReason, u32>,
     hostile: bool,
+    now: u64,
 }
 
 impl Soak {
@@ -115,6 +120,7 @@ impl Soak {
             epoch: 0,
             finished: HashMap::new(),
             hostile,
+            now: 0,
         }
     }
 
@@ -134,6 +140,7 @@ impl Soak {
             },
             has_stop_strings: self.random.below(5) == 0,
             namespace: u64::from(self.random.below(8) / 7),
+            target_itl_ns: (self.random.below(4) == 0).then_some(20_000_000),
             sampling: Sampling {
                 repetition_penalty: if penalised { 1.5 } else { 1.0 },
                 presence_penalty: 0.0,
@@ -151,7 +158,7 @@ impl Soak {
             },
         };
         let stop_strings = request.has_stop_strings;
-        if let Ok(handle) = self.core.submit(request, 0) {
+        if let Ok(handle) = self.core.submit(request, self.now) {
             let open = Open {
                 handle,
                 tokens: prompt,
@@ -166,16 +173,20 @@ impl Soak {
 
     fn plan(&mut self) -> bool {
         let block_size = i64::from(self.core.config.block_size);
-        let Some(plan) = self.core.plan(0).cloned() else {
+        let Some(plan) = self.core.plan(self.now).cloned() else {
             return false;
         };
         let result = self.worker.run(&plan, block_size);
-        self.launched.push_back((plan.step, result));
+        let time = Coefficients::default().step_ns(&Work::of(&plan)) as u64;
+        let noise = u64::from(self.random.below(400)) * time / 1000;
+        let outlier = if self.random.below(50) == 0 { 10 } else { 1 };
+        self.launched
+            .push_back((plan.step, (time + noise) * outlier, result));
         true
     }
 
     fn complete(&mut self) -> bool {
-        let Some((step, mut rows)) = self.launched.pop_front() else {
+        let Some((step, duration, mut rows)) = self.launched.pop_front() else {
             return false;
         };
         if self.hostile && !rows.is_empty() && self.random.below(8) == 0 {
@@ -189,9 +200,11 @@ impl Soak {
         let result = StepResult {
             epoch: self.epoch,
             step,
+            duration_ns: (self.random.below(9) > 0).then_some(duration),
             rows: &rows,
         };
-        self.core.complete(&result, 0).unwrap();
+        self.now += duration + 100_000;
+        self.core.complete(&result, self.now).unwrap();
         true
     }
 
@@ -293,6 +306,8 @@ fn config(seed: u64, hash: HashMode) -> CoreConfig {
         max_running: 1 + (seed % 5) as u32,
         max_batched_tokens: 5 + (seed % 7) as u32,
         max_prefill_tokens: (seed.is_multiple_of(2)).then_some(1 + (seed % 4) as u32),
+        prefill_tile: 1 + (seed / 5 % 4) as u32,
+        target_itl_ns: (seed % 4 == 1).then_some(10_000_000 + seed % 9 * 1_000_000),
         max_model_len: 40,
         max_queued_requests: 8,
         overlap_depth: (seed % 3) as u8,

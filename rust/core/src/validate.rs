@@ -27,6 +27,16 @@ pub(crate) fn config(config: &CoreConfig) -> Result<(), Error> {
         "at least 1, or none",
     )?;
     require(
+        config.prefill_tile >= 1,
+        ("prefill_tile", config.prefill_tile),
+        "at least 1",
+    )?;
+    require(
+        config.target_itl_ns != Some(0),
+        ("target_itl_ns", 0),
+        "at least 1 nanosecond, or none",
+    )?;
+    require(
         config.max_queued_requests >= 1,
         ("max_queued_requests", config.max_queued_requests),
         "at least 1",
@@ -78,6 +88,9 @@ pub(crate) fn request(request: &Request, config: &CoreConfig) -> Result<(), Erro
     }
     if request.max_tokens == 0 {
         return Err(Error::NoOutput);
+    }
+    if request.target_itl_ns == Some(0) {
+        return Err(Error::NoTime);
     }
     let vocabulary = config.vocabulary;
     let biased = request.sampling.logit_bias.iter().map(|&(id, _)| id);

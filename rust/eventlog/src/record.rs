@@ -44,6 +44,9 @@ pub enum Record {
         now: u64,
         epoch: u64,
         step: u64,
+        /// How long the worker computed by its own clock.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        duration_ns: Option<u64>,
         #[serde(default)]
         rows: StepRows,
     },

@@ -204,12 +204,14 @@ impl Replayed {
                 now,
                 epoch,
                 step,
+                duration_ns,
                 rows,
             } => {
                 let rows = rows.rows();
                 let result = StepResult {
                     epoch: *epoch,
                     step: *step,
+                    duration_ns: *duration_ns,
                     rows: &rows,
                 };
                 core.complete(&result, *now)?;

@@ -48,8 +48,8 @@ impl Launched {
 pub(crate) enum Outcome {
     /// Not published yet.
     Pending,
-    /// The rows are in the caller's vector.
-    Rows,
+    /// The rows are in the caller's vector; the step took this long by the worker's clock.
+    Rows { duration_ns: Option<u64> },
     /// The step raised.
     Raised { class: String, message: String },
     /// Nothing that a working worker writes.
@@ -256,7 +256,7 @@ impl HostArenas {
             return (step, Outcome::Pending);
         }
         let outcome = self.outcome(epoch, published, into);
-        if outcome == Outcome::Rows {
+        if matches!(outcome, Outcome::Rows { .. }) {
             self.results[image] = step;
             self.launched.pop_front();
         }
@@ -323,7 +323,20 @@ impl HostArenas {
             };
             into.push((status, *id));
         }
-        Outcome::Rows
+        Outcome::Rows {
+            duration_ns: self.duration_ns(image),
+        }
+    }
+
+    /// From the start to the end of a step; `None` where the worker's times are in no order.
+    fn duration_ns(&self, image: usize) -> Option<u64> {
+        let time = |index| {
+            let word = self.result.word(image, result_word::TIMES + index);
+            word.load(Ordering::Relaxed)
+        };
+        let (start, end) = (time(0), time(3));
+        end.checked_sub(start)
+            .filter(|duration| start > 0 && *duration > 0)
     }
 
     fn raised(&self, image: usize, step: u64) -> Outcome {

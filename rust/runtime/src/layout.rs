@@ -311,6 +311,8 @@ mod tests {
             max_running: 3,
             max_batched_tokens: 37,
             max_prefill_tokens: None,
+            prefill_tile: 16,
+            target_itl_ns: None,
             max_model_len: 100,
             max_queued_requests: 5,
             prefix_cache: true,

@@ -86,6 +86,10 @@ fn default_start_timeout() -> f64 {
     600.0
 }
 
+fn default_prefill_tile() -> u32 {
+    16
+}
+
 /// Sizes and limits of the core.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -98,6 +102,12 @@ pub struct Limits {
     pub max_batched_tokens: u32,
     /// Prefill tokens per step.
     pub max_prefill_tokens: Option<u32>,
+    /// Prefill tokens that the worker computes together well.
+    #[serde(default = "default_prefill_tile")]
+    pub prefill_tile: u32,
+    /// Target for the gap between two tokens of a request, in nanoseconds.
+    #[serde(default)]
+    pub target_itl_ns: Option<u64>,
     /// Longest prompt + output in tokens.
     pub max_model_len: u32,
     /// Requests that may be open beyond `max_running`.

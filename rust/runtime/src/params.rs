@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::EngineError;
 use diptych_core::Sampling;
 
-/// All keys must be there: their defaults belong to the caller.
+/// All keys but optional ones must be there: their defaults belong to the caller.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(
@@ -31,6 +31,8 @@ pub(crate) struct Params {
     pub(crate) skip_special_tokens: bool,
     pub(crate) add_special_tokens: bool,
     pub(crate) return_prompt_ids: bool,
+    /// Target for the gap between two tokens in nanoseconds, instead of the engine's.
+    pub(crate) target_itl_ns: Option<u64>,
 }
 
 impl Params {
@@ -75,6 +77,9 @@ impl Params {
         }
         if self.max_tokens == Some(0) {
             problems.push("max_tokens is 0: ask for at least one token".to_owned());
+        }
+        if self.target_itl_ns == Some(0) {
+            problems.push("target_itl_ns is 0: at least 1, or none".to_owned());
         }
         self.list_problems(vocabulary, &mut problems);
         problems
@@ -128,7 +133,7 @@ pub(crate) mod tests {
             "max_tokens": 4, "temperature": 0.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0,
             "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": null, "logit_bias": [], "stop": [],
             "stop_token_ids": [], "ignore_eos": false, "include_stop_str_in_output": false,
-            "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false
+            "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false, "target_itl_ns": null
         })
     }
 
@@ -159,6 +164,7 @@ pub(crate) mod tests {
             ("frequency_penalty", serde_json::json!(-3)),
             ("repetition_penalty", serde_json::json!(0)),
             ("max_tokens", serde_json::json!(0)),
+            ("target_itl_ns", serde_json::json!(0)),
             ("logit_bias", serde_json::json!([[1, 101.0]])),
             ("logit_bias", serde_json::json!([[100, 1.0]])),
             ("logit_bias", serde_json::json!([[1, 1.0], [1, 2.0]])),

@@ -172,6 +172,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         stop_ids,
         has_stop_strings: !params.stop.is_empty(),
         namespace: 0,
+        target_itl_ns: params.target_itl_ns,
         sampling: params.sampling(job.seed),
     };
     Ok(Box::new(Submission {

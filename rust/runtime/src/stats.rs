@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use diptych_core::latency::{LatencyModel, StepKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -141,10 +142,48 @@ impl Restart {
     }
 }
 
+/// What the core has learnt about the time of steps: nanoseconds for a unit of each kind of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct StepModel {
+    decode_step: f64,
+    prefill_step: f64,
+    mixed_step: f64,
+    prefill_token: f64,
+    prefill_pair: f64,
+    prefill_row: f64,
+    decode_row: f64,
+    decode_context: f64,
+    logit_row: f64,
+    /// What 19 of 20 steps with prefill and decoding take at most ÷ what is predicted.
+    mixed_margin: f64,
+    /// Steps observed: decode, prefill, mixed.
+    observations: [u64; 3],
+}
+
+impl StepModel {
+    pub(crate) fn of(model: &LatencyModel) -> Self {
+        let costs = model.coefficients();
+        Self {
+            decode_step: costs.decode_step,
+            prefill_step: costs.prefill_step,
+            mixed_step: costs.mixed_step,
+            prefill_token: costs.prefill_token,
+            prefill_pair: costs.prefill_pair,
+            prefill_row: costs.prefill_row,
+            decode_row: costs.decode_row,
+            decode_context: costs.decode_context,
+            logit_row: costs.logit_row,
+            mixed_margin: model.margin(StepKind::Mixed),
+            observations: StepKind::ALL.map(|kind| model.observations(kind)),
+        }
+    }
+}
+
 /// What the engine thread publishes after each turn.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) core: diptych_core::Stats,
+    pub(crate) step_model: Option<StepModel>,
     pub(crate) epoch: u64,
     pub(crate) worker_restarts: u64,
     pub(crate) worker_alive: bool,
@@ -158,6 +197,7 @@ pub(crate) fn to_json(
     snapshot: &Snapshot,
     statistics: &Statistics,
     open_requests: usize,
+    target_itl_ns: Option<u64>,
 ) -> Vec<u8> {
     let core = &snapshot.core;
     let json = json!({
@@ -175,6 +215,12 @@ pub(crate) fn to_json(
         "worker_restarts": snapshot.worker_restarts,
         "epoch": snapshot.epoch,
         "steps": core.steps,
+        "itl_p50_s": core.itl_p50_ns as f64 * 1e-9,
+        "itl_p99_s": core.itl_p99_ns as f64 * 1e-9,
+        "paced_tokens": core.paced_tokens,
+        "late_tokens": core.late_tokens,
+        "target_itl_s": target_itl_ns.map(|target| target as f64 * 1e-9),
+        "step_model": snapshot.step_model,
         "worker_alive": snapshot.worker_alive,
         "histograms": statistics.histograms,
         "last_restart": snapshot.last_restart.map(Restart::to_json),

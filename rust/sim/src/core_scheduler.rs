@@ -15,8 +15,10 @@ use crate::{Engine, Error};
 #[derive(Debug)]
 pub struct CoreScheduler {
     core: Core,
-    /// Launched steps, oldest first: their numbers.
-    launched: std::collections::VecDeque<u64>,
+    /// Launched steps, oldest first: their numbers and when they were planned.
+    launched: std::collections::VecDeque<(u64, u64)>,
+    /// When the last step retired: a launched one has run since then at the earliest.
+    retired: u64,
     rows: Vec<(RowStatus, u32)>,
     events: Vec<Event>,
 }
@@ -30,6 +32,7 @@ impl CoreScheduler {
         Ok(Self {
             core: Core::new(config(engine), 0)?,
             launched: std::collections::VecDeque::new(),
+            retired: 0,
             rows: Vec::new(),
             events: Vec::new(),
         })
@@ -134,12 +137,12 @@ impl Scheduler for CoreScheduler {
         step.shape = shape(plan);
         step.samples
             .extend(plan.sampling.iter().map(|row| row.submission));
-        self.launched.push_back(plan.step);
+        self.launched.push_back((plan.step, now));
         true
     }
 
     fn complete(&mut self, ids: &[u32], now: u64) -> Result<(), String> {
-        let step = self
+        let (step, planned) = self
             .launched
             .pop_front()
             .ok_or("complete without a launched step")?;
@@ -148,8 +151,10 @@ impl Scheduler for CoreScheduler {
         let result = StepResult {
             epoch: 0,
             step,
+            duration_ns: Some(now.saturating_sub(planned.max(self.retired))),
             rows: &self.rows,
         };
+        self.retired = now;
         self.core
             .complete(&result, now)
             .map_err(|error| error.to_string())

@@ -58,6 +58,7 @@ fn a_hundred_thousand_aborted_requests_leave_nothing() {
             let step = StepResult {
                 epoch: 1,
                 step: submission / 2 + 1,
+                duration_ns: None,
                 rows: &[(RowStatus::Ok, 1)],
             };
             core.complete(&step, submission)

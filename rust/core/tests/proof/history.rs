@@ -67,6 +67,8 @@ struct Trouble {
     stop_ids: usize,
     failures: usize,
     losses: usize,
+    /// Tokens of requests with a target for the gap between tokens.
+    paced: u64,
 }
 
 impl Trouble {
@@ -89,6 +91,7 @@ impl Trouble {
                 matches!(reason, FinishReason::NanLogits | FinishReason::BadToken)
             }),
             losses: history.iter().filter(lost).count(),
+            paced: world.core.stats().paced_tokens,
         }
     }
 
@@ -99,6 +102,7 @@ impl Trouble {
         self.stop_ids += other.stop_ids;
         self.failures += other.failures;
         self.losses += other.losses;
+        self.paced += other.paced;
     }
 
     /// Each happened at least once in four histories on average.
@@ -106,7 +110,7 @@ impl Trouble {
         let least = histories / 4;
         let counts = [self.stop_strings, self.stop_ids, self.failures, self.losses];
         let rarest = counts.into_iter().min().unwrap_or(0) as u64;
-        rarest.min(self.preemptions).min(self.hits) >= least
+        rarest.min(self.preemptions).min(self.hits).min(self.paced) >= least
     }
 }
 

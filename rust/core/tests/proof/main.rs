@@ -5,10 +5,12 @@
 //! histories, an exhaustive search over interleavings and named cases drive the real core with both.
 
 mod aborts;
+mod clocked;
 mod engine;
 mod entry;
 mod history;
 mod interleavings;
+mod latency;
 mod model;
 mod operation;
 mod oracle;

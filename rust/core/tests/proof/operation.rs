@@ -88,6 +88,7 @@ impl Draft {
                 .collect(),
             has_stop_strings: self.stop_string.is_some(),
             namespace: u64::from(self.namespace),
+            target_itl_ns: (self.tail == 5).then_some(15_000_000),
             sampling: self.sampling(vocabulary),
         };
         match self.mistake {
@@ -131,13 +132,21 @@ pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
         0u32..24,
         proptest::option::of(1u32..12),
     );
-    let limits = (3u32..50, 30u32..90, 2u32..9, proptest::bool::weighted(0.85));
+    let limits = (
+        3u32..50,
+        30u32..90,
+        2u32..9,
+        proptest::bool::weighted(0.85),
+        proptest::option::weighted(0.4, 1u64..40),
+    );
     (sizes, limits, hash).prop_map(move |(sizes, limits, hash)| CoreConfig {
         block_size: 1 << sizes.0,
         num_blocks: 2 + (sizes.1 >> sizes.0),
         max_running: sizes.2,
         max_batched_tokens: sizes.2 + sizes.3,
         max_prefill_tokens: sizes.4,
+        prefill_tile: 1 + limits.2 % 4,
+        target_itl_ns: limits.4.map(|milliseconds| milliseconds * 1_000_000),
         max_model_len: 40,
         max_queued_requests: limits.2,
         overlap_depth,

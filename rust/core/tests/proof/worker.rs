@@ -10,6 +10,7 @@ mod view;
 
 use std::collections::VecDeque;
 
+use diptych_core::latency::Work;
 use diptych_core::{CoreConfig, PLACEHOLDER, RowStatus, SamplingRow, StepPlan};
 
 use crate::oracle;
@@ -29,6 +30,7 @@ pub(crate) enum Misbehaviour {
 pub(crate) struct Launched {
     pub(crate) epoch: u64,
     pub(crate) step: u64,
+    pub(crate) work: Work,
     pub(crate) sampling: Vec<SamplingRow>,
     pub(crate) results: Vec<(RowStatus, u32)>,
     /// (block, occupant) of everything that the step reads or writes.
@@ -135,6 +137,7 @@ impl Worker {
         self.launched.push_back(Launched {
             epoch: plan.epoch,
             step: plan.step,
+            work: Work::of(plan),
             sampling: plan.sampling.clone(),
             results,
             touched,

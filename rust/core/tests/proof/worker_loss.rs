@@ -153,7 +153,16 @@ fn a_result_that_is_not_the_next_is_refused() {
     assert_eq!((first, second), ((7, 1), (7, 2)));
     let ok = [(RowStatus::Ok, 3), (RowStatus::Ok, 3)];
     let mut answer = |epoch, step, rows: &[(RowStatus, u32)]| {
-        core.complete(&StepResult { epoch, step, rows }, 3)
+        let duration_ns = None;
+        core.complete(
+            &StepResult {
+                epoch,
+                step,
+                duration_ns,
+                rows,
+            },
+            3,
+        )
     };
     for (epoch, step) in [(7, 2), (7, 0), (6, 1), (8, 1)] {
         let refusal = answer(epoch, step, &ok[..1]);

@@ -3,6 +3,7 @@
 
 mod judge;
 
+use diptych_core::latency::Coefficients;
 use diptych_core::{
     Core, CoreConfig, Error, Event, FinishReason, Request, RowStatus, StepPlan, StepResult,
 };
@@ -13,7 +14,7 @@ use crate::operation::{Draft, Operation};
 use crate::plan_rules;
 use crate::router::Router;
 use crate::submission::{Answer, answer, names_the_mistake};
-use crate::worker::{Misbehaviour, Worker};
+use crate::worker::{Launched, Misbehaviour, Worker};
 
 type Checked = Result<(), String>;
 
@@ -155,6 +156,7 @@ impl World {
         }
         self.step = plan.step;
         plan_rules::check(plan, &self.config)?;
+        self.check_time(plan)?;
         let draws = self.worker.launch(plan, fault)?;
         self.model.launched(plan, &draws)?;
         if let Some(journal) = &mut self.journal {
@@ -170,6 +172,7 @@ impl World {
         let result = StepResult {
             epoch: step.epoch,
             step: step.step,
+            duration_ns: self.duration(&step),
             rows: &step.results,
         };
         self.core
@@ -177,6 +180,18 @@ impl World {
             .map_err(|error| format!("step {} was refused: {error}", step.step))?;
         let expected = self.model.retired(&step, self.config.vocabulary)?;
         self.expect_events(&expected)
+    }
+
+    /// How long the worker says it took: about what the work costs, at times ten times that, at
+    /// times nothing is said. Time passes only where a target can make it matter.
+    fn duration(&mut self, step: &Launched) -> Option<u64> {
+        self.config.target_itl_ns?;
+        let mixed = step.step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let time = Coefficients::default().step_ns(&step.work) as u64;
+        let outlier = if mixed.is_multiple_of(31) { 10 } else { 1 };
+        let duration = (time + time * (mixed % 300) / 1_000) * outlier;
+        self.now += duration;
+        (!mixed.is_multiple_of(7)).then_some(duration)
     }
 
     /// Results of another epoch, another step or another shape change nothing.
@@ -195,6 +210,7 @@ impl World {
         let result = StepResult {
             epoch,
             step,
+            duration_ns: None,
             rows: &surplus[..rows],
         };
         match self.core.complete(&result, self.now) {
@@ -276,6 +292,7 @@ impl World {
         let result = StepResult {
             epoch: late.epoch,
             step: late.step,
+            duration_ns: None,
             rows: &late.results,
         };
         match self.core.complete(&result, self.now) {

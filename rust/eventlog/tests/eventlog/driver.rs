@@ -42,6 +42,8 @@ pub(crate) struct Driver {
     now: u64,
     submissions: u64,
     launched: VecDeque<Launched>,
+    /// What the worker says of each step's duration.
+    pub(crate) duration_ns: Option<u64>,
     pub(crate) records: Vec<Record>,
 }
 
@@ -59,6 +61,7 @@ impl Driver {
             now: 1_000_000_000,
             submissions: 0,
             launched: VecDeque::new(),
+            duration_ns: None,
             records: vec![first],
         }
     }
@@ -136,6 +139,7 @@ impl Driver {
         let result = StepResult {
             epoch: self.epoch,
             step: launched.step,
+            duration_ns: self.duration_ns,
             rows: &rows,
         };
         self.core.complete(&result, now).expect("the oldest step");
@@ -143,6 +147,7 @@ impl Driver {
             now,
             epoch: self.epoch,
             step: launched.step,
+            duration_ns: self.duration_ns,
             rows: StepRows::new(&rows),
         });
     }

@@ -171,6 +171,46 @@ fn golden_traces_replay_to_the_same_plans() {
     }
 }
 
+/// Under a target the plans follow the worker's times, so a log has them.
+#[test]
+fn durations_of_steps_are_part_of_a_log() {
+    let mut driver = Driver::new(&CoreConfig {
+        target_itl_ns: Some(9_000_000),
+        prefill_tile: 1,
+        ..config()
+    });
+    driver.submit(request(1, 4, 60));
+    driver.duration_ns = Some(1_000_000);
+    driver.steps(6);
+    for seed in 2..5 {
+        driver.submit(request(seed, 30, 3));
+        driver.steps(9);
+        driver.duration_ns = Some(u64::from(seed) * 4_000_000);
+    }
+    driver.finish();
+    let replayed = |line: &dyn Fn(&Record) -> String| {
+        let mut replay = Replay::default();
+        for record in &driver.records {
+            let record: Record =
+                serde_json::from_str(&line(record)).expect("a record of this build");
+            if replay.report().difference.is_none() {
+                replay.apply(&record).expect("this build takes it");
+            }
+        }
+        replay.report().difference.is_none()
+    };
+    let whole = |record: &Record| serde_json::to_string(record).expect("a record is JSON");
+    assert!(replayed(&whole));
+    let untimed = |record: &Record| {
+        let mut value = serde_json::to_value(record).expect("a record is JSON");
+        if let Some(complete) = value.get_mut("complete") {
+            complete["duration_ns"] = serde_json::Value::Null;
+        }
+        value.to_string()
+    };
+    assert!(!replayed(&untimed));
+}
+
 /// A record that was written before a field was there is read with that field's default.
 #[test]
 fn records_lack_what_was_added_later() {

@@ -333,7 +333,12 @@ fn closed() -> Problem {
 fn statistics(shared: &Shared) -> Vec<u8> {
     let snapshot = lock(&shared.snapshot).clone();
     let statistics = lock(&shared.statistics).clone();
-    stats::to_json(&snapshot, &statistics, shared.open_requests())
+    stats::to_json(
+        &snapshot,
+        &statistics,
+        shared.open_requests(),
+        shared.options.limits.target_itl_ns,
+    )
 }
 
 /// The core's configuration but for the number of blocks, which the worker says; everything else is checked now.
@@ -345,6 +350,8 @@ fn core_config(options: &EngineOptions, capacities: Capacities) -> Result<CoreCo
         max_running: limits.max_running,
         max_batched_tokens: limits.max_batched_tokens,
         max_prefill_tokens: limits.max_prefill_tokens,
+        prefill_tile: limits.prefill_tile,
+        target_itl_ns: limits.target_itl_ns,
         max_model_len: limits.max_model_len,
         // The number of open requests is bounded when they are registered, prompts that are being tokenised included; requests that the
         // text side has ended may stay in the core a little longer.

@@ -48,4 +48,6 @@ pub(super) fn sum_counters(total: &mut Stats, more: &Stats) {
     total.preemptions += more.preemptions;
     total.steps += more.steps;
     total.generated += more.generated;
+    total.paced_tokens += more.paced_tokens;
+    total.late_tokens += more.late_tokens;
 }

@@ -254,7 +254,7 @@ impl Supervisor {
         let mut discarded = Vec::new();
         loop {
             match link.take_result(&mut discarded).1 {
-                Outcome::Rows => {}
+                Outcome::Rows { .. } => {}
                 Outcome::Pending => break,
                 Outcome::Raised { class, message } => {
                     let end = End::new(&class, message, true);

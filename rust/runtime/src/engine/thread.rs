@@ -21,6 +21,7 @@ use crate::messages::{AcceptedStream, Command, Problem, Submission, TextMessage}
 use crate::now_ns;
 use crate::os;
 use crate::shared::{Shared, Slot, lock};
+use crate::stats::StepModel;
 
 /// What the engine thread owns.
 pub(super) struct EngineThread {
@@ -261,9 +262,15 @@ impl EngineThread {
             let (step, outcome) = link.take_result(&mut self.rows);
             match outcome {
                 Outcome::Pending => break None,
-                Outcome::Rows => {
+                Outcome::Rows { duration_ns } => {
                     retired = true;
-                    complete(self.core.as_mut(), self.epoch, step, &self.rows);
+                    let result = StepResult {
+                        epoch: self.epoch,
+                        step,
+                        duration_ns,
+                        rows: &self.rows,
+                    };
+                    complete(self.core.as_mut(), &result);
                 }
                 Outcome::Raised { class, message } => break Some((class, message)),
                 Outcome::Garbage(why) => break Some(("GarbageResult".to_owned(), why)),
@@ -279,8 +286,14 @@ impl EngineThread {
 
     /// Takes what a worker that has ended had published before.
     fn retire_from(&mut self, link: &mut super::link::Link) {
-        while let (step, Outcome::Rows) = link.take_result(&mut self.rows) {
-            complete(self.core.as_mut(), self.epoch, step, &self.rows);
+        while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.rows) {
+            let result = StepResult {
+                epoch: self.epoch,
+                step,
+                duration_ns,
+                rows: &self.rows,
+            };
+            complete(self.core.as_mut(), &result);
             self.supervisor.step_retired();
         }
     }
@@ -358,6 +371,7 @@ impl EngineThread {
         sum_counters(&mut core, &self.retired_counters);
         let mut snapshot = lock(&self.shared.snapshot);
         snapshot.core = core;
+        snapshot.step_model = self.core.as_ref().map(|core| StepModel::of(core.latency()));
         snapshot.epoch = self.epoch;
         snapshot.worker_restarts = self.supervisor.restarts;
         snapshot.worker_alive = self.supervisor.is_running();
@@ -403,10 +417,9 @@ impl EngineThread {
     }
 }
 
-fn complete(core: Option<&mut Core>, epoch: u64, step: u64, rows: &[(RowStatus, u32)]) {
+fn complete(core: Option<&mut Core>, result: &StepResult<'_>) {
     if let Some(core) = core {
-        let result = StepResult { epoch, step, rows };
-        let completed = core.complete(&result, now_ns());
-        assert!(completed.is_ok(), "step {step}: {completed:?}");
+        let completed = core.complete(result, now_ns());
+        assert!(completed.is_ok(), "step {}: {completed:?}", result.step);
     }
 }

@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use diptych_core::StepPlan;
+use diptych_core::latency::Work;
 
 use super::{Checked, World};
 use crate::operation::Operation;
@@ -50,6 +51,38 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Invariant 37: beside decoding rows with a target, more prefill than the one tile that is always
+    /// allowed is planned only if the whole step is predicted to take at most a fifth more than the
+    /// strictest target. A step without such rows knows no time.
+    pub(super) fn check_time(&self, plan: &StepPlan) -> Checked {
+        let work = Work::of(plan);
+        let decoding = &plan.rows[..plan.num_decode_rows as usize];
+        let rows = plan.sampling.iter();
+        let strictest = rows
+            .filter(|row| decoding.contains(&(row.row as i32)))
+            .filter_map(|row| self.target_of(row.submission))
+            .min();
+        let predicted = self.core.latency().predict(&work);
+        match strictest {
+            Some(target) if work.prefill_tokens > self.config.prefill_tile => {
+                if predicted <= target + target / 5 + 1 {
+                    Ok(())
+                } else {
+                    Err(format!(
+                        "invariant 37: {work:?} is predicted to take {predicted} ns, the target is {target}"
+                    ))
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn target_of(&self, submission: u64) -> Option<u64> {
+        let mut entries = self.model.entries.iter();
+        let entry = entries.find(|entry| entry.submission() == submission)?;
+        entry.request.target_itl_ns.or(self.config.target_itl_ns)
     }
 
     /// Invariants 1 to 16 from inside, and the books from outside.
