@@ -13,7 +13,9 @@ use crate::latency::Pace;
 use crate::plan::SamplingRow;
 use crate::pool::NONE;
 use crate::prefix::NodeRef;
+use crate::running::Rank;
 use crate::suspects::Suspicion;
+use crate::waiting::Ticket;
 use crate::{ChunkLimit, PLACEHOLDER, Request, WaitReason};
 
 /// Output tokens that a row with stop strings may run ahead of its last acknowledgement.
@@ -91,6 +93,8 @@ pub(crate) struct Active {
     pub(crate) matched: u32,
     /// Why it waited and what it was given.
     pub(crate) account: Box<Account>,
+    /// What the queue knows of it.
+    pub(crate) ticket: Ticket,
 }
 
 /// Sampled ids that end the output; the first few without a detour over the heap.
@@ -114,29 +118,16 @@ impl StopIds {
 }
 
 impl Active {
-    pub(crate) fn new(request: Request, arrival: u64, account: Box<Account>) -> Self {
+    pub(crate) fn new(
+        request: Request,
+        arrival: u64,
+        ticket: Ticket,
+        account: Box<Account>,
+    ) -> Self {
+        let template = template(&request);
         let sampling = request.sampling;
-        let template = SamplingRow {
-            token: 0,
-            row: 0,
-            output_index: 0,
-            choice_index: 0,
-            submission: request.submission,
-            seed: sampling.seed,
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            repetition_penalty: sampling.repetition_penalty,
-            penalty_offset: None,
-            bias_offset: None,
-        };
         Self {
             arrival,
-            prompt: request.prompt.len() as u32,
-            tokens: request.prompt,
             max_tokens: request.max_tokens,
             stop_ids: StopIds::new(&request.stop_ids),
             has_penalties: has_penalty(&template),
@@ -167,6 +158,9 @@ impl Active {
             side_step: 0,
             side_granted: false,
             suspicion: Suspicion::default(),
+            ticket,
+            prompt: request.prompt.len() as u32,
+            tokens: request.prompt,
         }
     }
 
@@ -289,8 +283,16 @@ impl Active {
         self.path.reserve(blocks.saturating_sub(self.path.len()));
     }
 
+    /// Place among the running requests.
+    pub(crate) fn rank(&self) -> Rank {
+        (self.ticket.priority, self.arrival)
+    }
+
     /// Back to a request that holds nothing of the worker.
     pub(crate) fn give_back(&mut self) {
+        self.ticket.served = self.ticket.served.max(self.computed);
+        self.ticket.look_up_again();
+        self.ticket.backlog = self.known();
         self.state = State::Waiting;
         self.row = NONE;
         self.blocks.clear();
@@ -301,6 +303,28 @@ impl Active {
         self.computed = 0;
         self.retired = 0;
         self.residency = self.residency.wrapping_add(1);
+    }
+}
+
+/// The sampling row of a request but for what changes from draw to draw.
+fn template(request: &Request) -> SamplingRow {
+    let sampling = &request.sampling;
+    SamplingRow {
+        token: 0,
+        row: 0,
+        output_index: 0,
+        choice_index: 0,
+        submission: request.submission,
+        seed: sampling.seed,
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        presence_penalty: sampling.presence_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        repetition_penalty: sampling.repetition_penalty,
+        penalty_offset: None,
+        bias_offset: None,
     }
 }
 

@@ -1,29 +1,33 @@
-//! Admission: first come, first served, on the whole of a request's known tokens.
+//! Admission, on the whole of a request's known tokens. Who is next, `waiting` says.
 //!
 //! The blocks that the prefix cache has are pinned first, so that they cannot be evicted for the
 //! rest; then all further blocks of the known tokens are reserved at once, and one more must be
-//! left for the first output. The head of the queue is not bypassed, except by requests that a
-//! trial (see `suspects`) does not hold back.
+//! left for the first output.
 
 use crate::active::State;
 use crate::schedule::Budget;
+use crate::waiting::Attempt;
 use crate::{Core, Event, MatchEnd, WaitReason};
 
 impl Core {
     /// Returns what ended the admissions: those who still wait, wait for that.
-    pub(crate) fn admit(&mut self, budget: &mut Budget) -> WaitReason {
-        let limit = self.admit_in_order(budget);
+    pub(crate) fn admit(&mut self, budget: &mut Budget, attempt: &mut Attempt) -> WaitReason {
+        let limit = self.admit_in_order(budget, attempt);
         let stalled = self.plan.rows.is_empty() && self.launches.is_empty();
         if stalled && self.suspects.is_trial() && !self.waiting.is_empty() {
             self.release_parked();
-            return self.admit_in_order(budget);
+            attempt.reopen();
+            return self.admit_in_order(budget, attempt);
         }
         limit
     }
 
-    pub(crate) fn admit_in_order(&mut self, budget: &mut Budget) -> WaitReason {
-        let mut position = 0;
-        while let Some(slot) = self.waiting.get(position) {
+    pub(crate) fn admit_in_order(
+        &mut self,
+        budget: &mut Budget,
+        attempt: &mut Attempt,
+    ) -> WaitReason {
+        while !self.waiting.is_empty() {
             if budget.tokens == 0 {
                 return WaitReason::StepTokens;
             }
@@ -36,52 +40,56 @@ impl Core {
             if !budget.has_time() {
                 return WaitReason::StepTime;
             }
-            let request = &mut self.requests[slot];
-            if !self.suspects.admits(request.suspicion) {
-                request.hold(WaitReason::Trial, &self.accounts.clock, self.cache.now);
-                position += 1;
-                continue;
-            }
-            if let Err(limit) = self.try_admit(slot) {
-                return limit;
-            }
-            self.grant_admitted(slot, budget);
-            self.place_chunk(slot, budget);
+            let Some(slot) = self.next_candidate(attempt) else {
+                return attempt.limit();
+            };
+            self.offer(slot, budget, attempt);
         }
         WaitReason::Step
     }
 
     /// Gives the request a row and blocks for all its known tokens, or nothing. The prefix that
     /// was found is remembered either way, so that the next attempt only looks at the difference.
-    fn try_admit(&mut self, slot: u32) -> Result<(), WaitReason> {
-        let block_size = self.config.block_size;
-        let reserve = self.reserve();
+    pub(crate) fn try_admit(&mut self, slot: u32) -> Result<(), WaitReason> {
         let request = &mut self.requests[slot];
         request.release(&self.accounts.clock, self.cache.now);
         if request.inflight > 0 {
             return Err(WaitReason::InFlight);
         }
-        let known = request.known();
-        if self.config.prefix_cache {
-            // At least one token is computed: somebody has to produce logits.
-            let reusable = &request.tokens[..known as usize - 1];
-            let namespace = request.namespace;
-            self.cache
-                .extend_path(namespace, reusable, &mut request.path);
-        }
-        let whole = known.div_ceil(block_size);
-        let first_output = u32::from(request.footprint(block_size) > whole);
-        let private = whole - request.path.len() as u32;
-        let available = self.cache.pool.allocatable() - self.cache.evictable_among(&request.path);
-        let needed = private + first_output;
+        self.look_up(slot);
+        let (private, first_output) = self.needed_blocks(slot);
+        let (needed, available) = (private + first_output, self.available_blocks(slot));
         if available < needed {
             return Err(WaitReason::Blocks);
         }
-        if available < needed + reserve {
+        if available < needed + self.reserve() {
             return Err(WaitReason::Reserve);
         }
         self.take_in(slot, private);
         Ok(())
+    }
+
+    /// Blocks that a request needs besides those that were found, and for its first output.
+    fn needed_blocks(&self, slot: u32) -> (u32, u32) {
+        let request = &self.requests[slot];
+        let block_size = self.config.block_size;
+        let whole = request.known().div_ceil(block_size);
+        let first_output = u32::from(request.footprint(block_size) > whole);
+        (whole - request.path.len() as u32, first_output)
+    }
+
+    /// Blocks that can be handed out to a request beside those that were found.
+    fn available_blocks(&self, slot: u32) -> u32 {
+        let path = &self.requests[slot].path;
+        self.cache.pool.allocatable() - self.cache.evictable_among(path)
+    }
+
+    /// Whether a request that was looked up fits, now or once the launched steps have retired.
+    pub(crate) fn will_have_room(&self, slot: u32) -> bool {
+        let (private, first_output) = self.needed_blocks(slot);
+        let available = self.available_blocks(slot) + self.cache.pool.coming();
+        let has_row = self.rows.has_free() || self.rows.is_one_coming();
+        has_row && available >= private + first_output
     }
 
     fn take_in(&mut self, slot: u32, private: u32) {
@@ -110,8 +118,8 @@ impl Core {
         request.retired = request.computed;
         request.state = State::Running;
         self.side_users += u32::from(request.has_side_data);
-        self.waiting.remove(request.arrival);
-        self.running.insert(request.arrival, slot);
+        self.waiting.remove(request);
+        self.running.insert(request.rank(), slot);
         let (clock, now) = (&self.accounts.clock, self.cache.now);
         let step = self.draft.step;
         request.account.admitted(clock, now, step, request.computed);
@@ -129,7 +137,7 @@ impl Core {
         }
     }
 
-    fn grant_admitted(&mut self, slot: u32, budget: &mut Budget) {
+    pub(crate) fn grant_admitted(&mut self, slot: u32, budget: &mut Budget) {
         let request = &mut self.requests[slot];
         let ends = request.remaining() <= budget.tokens.min(budget.prefill);
         let words = request.side_words();

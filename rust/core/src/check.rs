@@ -32,20 +32,21 @@ pub(crate) fn ensure(holds: bool, violation: impl FnOnce() -> String) -> Outcome
     if holds { Ok(()) } else { Err(violation()) }
 }
 
-/// A request is in exactly one of queue and running set, each in order of arrival.
+/// A request is in exactly one of queue and running set, the latter in order.
 fn containers(core: &Core) -> Outcome {
+    crate::waiting::check(core)?;
     let waiting: Vec<u32> = core.waiting.slots().collect();
     let running: Vec<u32> = core.running.slots().collect();
-    for (slots, state) in [(&waiting, State::Waiting), (&running, State::Running)] {
-        ensure(
-            slots.iter().all(|&slot| core.requests[slot].state == state),
-            || format!("a request listed as {state:?} is not"),
-        )?;
-        let arrivals = slots.iter().map(|&slot| core.requests[slot].arrival);
-        ensure(arrivals.is_sorted_by(|left, right| left < right), || {
-            format!("{state:?} requests are not in order of arrival")
-        })?;
-    }
+    ensure(
+        running
+            .iter()
+            .all(|&slot| core.requests[slot].state == State::Running),
+        || "a request listed as running is not".to_owned(),
+    )?;
+    let ranks = running.iter().map(|&slot| core.requests[slot].rank());
+    ensure(ranks.is_sorted_by(|left, right| left < right), || {
+        "running requests are not in order".to_owned()
+    })?;
     let open = core.requests.iter().count();
     ensure(waiting.len() + running.len() == open, || {
         format!("{open} requests are open, {waiting:?} wait and {running:?} run")

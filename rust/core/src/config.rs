@@ -1,5 +1,7 @@
 //! What a core is built with.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// How a block's content is hashed for lookup. A hit is verified token by token, so the choice
@@ -13,6 +15,22 @@ pub enum HashMode {
     Constant,
     /// The hash of a block is its first token.
     FirstToken,
+}
+
+/// In which order the prompts of one tenant and class are computed.
+///
+/// Between classes and tenants it changes nothing. Whatever the order, a request that was bypassed
+/// by 32 later ones, or is a minute old, goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PrefillOrder {
+    /// In order of arrival.
+    #[default]
+    Fcfs,
+    /// Least to compute first, what the prefix cache has not counted.
+    ShortestUncached,
+    /// What the prefix cache has most tokens of first.
+    LongestCachedPrefix,
 }
 
 /// Sizes and limits of a [`crate::Core`], checked together by [`crate::Core::new`].
@@ -41,6 +59,16 @@ pub struct CoreConfig {
     pub max_model_len: u32,
     /// Requests that may wait for admission; one more is refused.
     pub max_queued_requests: u32,
+    /// Uncached prompt tokens that may wait for admission; a request that would exceed them is
+    /// refused unless nobody waits. `None` is unbounded.
+    pub max_queued_tokens: Option<u64>,
+    /// A request whose first token is predicted to come later after its submission than this is
+    /// refused, in nanoseconds; `None`: however late.
+    pub max_ttft_ns: Option<u64>,
+    /// Order of prompts within a tenant and class.
+    pub prefill_order: PrefillOrder,
+    /// Shares of tenants in thousandths, 10 to 100,000; 1,000 for those who are not named.
+    pub tenant_weights: BTreeMap<u64, u32>,
     /// Steps that may be launched and not retired when a plan is made (0 is synchronous, 1, 2).
     pub overlap_depth: u8,
     /// Whether finished blocks are found again by later prompts.
@@ -72,6 +100,10 @@ impl Default for CoreConfig {
             target_itl_ns: None,
             max_model_len: 8_192,
             max_queued_requests: 1_024,
+            max_queued_tokens: None,
+            max_ttft_ns: None,
+            prefill_order: PrefillOrder::Fcfs,
+            tenant_weights: BTreeMap::new(),
             overlap_depth: 0,
             prefix_cache: true,
             side_words: 1 << 16,

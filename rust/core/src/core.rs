@@ -1,13 +1,13 @@
 //! The state machine itself: what it is made of, and its face.
 
 use crate::account::Accounts;
-use crate::active::Active;
 use crate::cache::Cache;
 use crate::latency::{Latency, LatencyModel};
 use crate::launches::{Launch, Launches, StateRows};
-use crate::queue::ArrivalQueue;
+use crate::running::RunningQueue;
 use crate::slab::Slab;
 use crate::suspects::Suspects;
+use crate::waiting::{Deadlines, PromptRate, Waiting};
 use crate::{
     CoreConfig, Error, Event, Explanation, FinishReason, Handle, KvEvent, KvEventsError,
     KvSnapshot, Request, Stats, StepPlan, StepResult,
@@ -15,8 +15,9 @@ use crate::{
 
 /// Owner of every request, every block and the prefix index. One thread calls it.
 ///
-/// `now` is nanoseconds of a monotonic clock. Equal calls with equal times give equal plans; without
-/// a target for the gap between tokens, times change nothing.
+/// `now` is nanoseconds of a monotonic clock. Equal calls with equal times give equal plans. Targets
+/// for the gap between tokens, deadlines, the age of what waits and the pace by which overload is
+/// told depend on it.
 #[derive(Clone, Debug)]
 pub struct Core {
     pub(crate) config: CoreConfig,
@@ -27,8 +28,10 @@ pub struct Core {
     pub(crate) block_shift: u32,
     pub(crate) arrivals: u64,
     pub(crate) requests: Slab,
-    pub(crate) waiting: ArrivalQueue,
-    pub(crate) running: ArrivalQueue,
+    pub(crate) waiting: Waiting,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) prompt_rate: PromptRate,
+    pub(crate) running: RunningQueue,
     pub(crate) cache: Cache,
     pub(crate) rows: StateRows,
     pub(crate) launches: Launches,
@@ -51,6 +54,7 @@ pub struct Core {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) slots: Vec<u32>,
+    pub(crate) window: Vec<u32>,
     pub(crate) side: Vec<(u64, u64, u32)>,
 }
 
@@ -68,8 +72,10 @@ impl Core {
             side_users: 0,
             arrivals: 0,
             requests: Slab::default(),
-            waiting: ArrivalQueue::default(),
-            running: ArrivalQueue::default(),
+            waiting: Waiting::new(config.tenant_weights.clone()),
+            deadlines: Deadlines::default(),
+            prompt_rate: PromptRate::default(),
+            running: RunningQueue::default(),
             cache: Cache::new(&config),
             rows: StateRows::new(config.max_running),
             launches: Launches::default(),
@@ -93,17 +99,8 @@ impl Core {
     pub fn submit(&mut self, mut request: Request, now: u64) -> Result<Handle, Error> {
         self.cache.now = now;
         crate::validate::request(&request, &self.config)?;
-        let waiting = self.waiting.len() as u32;
-        if waiting >= self.config.max_queued_requests {
-            return Err(Error::QueueFull { waiting });
-        }
-        let arrival = self.arrivals;
-        self.arrivals += 1;
         request.target_itl_ns = request.target_itl_ns.or(self.config.target_itl_ns);
-        let account = self.accounts.open(request.submission, now);
-        let handle = self.requests.insert(Active::new(request, arrival, account));
-        self.waiting.insert(arrival, handle.slot);
-        Ok(handle)
+        self.enqueue(request, now)
     }
 
     /// Ends a request in whatever state it is; an unknown or finished handle is ignored.
@@ -132,8 +129,8 @@ impl Core {
         }
     }
 
-    /// Plans and thereby launches the next step. `None`: nothing can be computed now, or
-    /// `overlap_depth` + 1 steps are unretired.
+    /// Plans and thereby launches the next step, after it has ended what is past its deadline.
+    /// `None`: nothing can be computed now, or `overlap_depth` + 1 steps are unretired.
     pub fn plan(&mut self, now: u64) -> Option<&StepPlan> {
         self.cache.now = now;
         self.plan_step(now).then_some(&self.plan)
@@ -227,7 +224,8 @@ impl Core {
         let blocks = self.cache.pool.len() - 1;
         Stats {
             running: self.running.len() as u32,
-            waiting: self.waiting.len() as u32,
+            waiting: self.waiting.len(),
+            waiting_tokens: self.waiting.tokens(),
             blocks,
             used_blocks: blocks - self.cache.pool.allocatable(),
             cached_blocks: self.cache.pool.cached(),

@@ -48,9 +48,34 @@ pub enum Error {
         "the request's penalties and logit bias need {needed} words of side data, a step carries {available}"
     )]
     SideData { needed: u32, available: u32 },
-    /// The waiting queue is full.
+    /// The waiting queue is full. `retry_after_ns`: until one of them is likely to be admitted;
+    /// `None` before any prompt had to wait.
     #[error("{waiting} requests wait already (max_queued_requests): retry later")]
-    QueueFull { waiting: u32 },
+    QueueFull {
+        waiting: u32,
+        retry_after_ns: Option<u64>,
+    },
+    /// The waiting prompts are too long together. `retry_after_ns`: until there is room for this
+    /// one, if that can be told.
+    #[error(
+        "{queued} uncached prompt tokens wait already, with {tokens} more they exceed max_queued_tokens {limit}: retry later"
+    )]
+    QueuedTokens {
+        queued: u64,
+        tokens: u32,
+        limit: u64,
+        retry_after_ns: Option<u64>,
+    },
+    /// The first token would come too late. `retry_after_ns`: until it would not, with no more
+    /// requests than now.
+    #[error(
+        "the first token is predicted after {predicted_ns} ns, the limit is {limit_ns} ns (max_ttft, or the request's own): retry later"
+    )]
+    FirstTokenTooLate {
+        predicted_ns: u64,
+        limit_ns: u64,
+        retry_after_ns: u64,
+    },
     /// A result of an epoch or step that is not the next to retire.
     #[error(
         "result of epoch {epoch} step {step}, expected epoch {expected_epoch} step {expected_step:?}"

@@ -11,6 +11,10 @@ pub enum FinishReason {
     Length,
     /// The caller aborted.
     Aborted,
+    /// The request's deadline passed; what there was of its output stands.
+    Timeout,
+    /// The deadline of its first token passed, and there was none.
+    FirstTokenTimeout,
     /// The worker computed NaN for this request.
     NanLogits,
     /// The worker sampled an impossible id for this request.
@@ -48,6 +52,8 @@ pub struct Stats {
     pub running: u32,
     /// Requests that wait for admission.
     pub waiting: u32,
+    /// Uncached prompt tokens that wait for admission.
+    pub waiting_tokens: u64,
     /// Blocks of the pool without the null block.
     pub blocks: u32,
     /// Blocks that requests own or a launched step may still touch.
@@ -72,4 +78,16 @@ pub struct Stats {
     pub paced_tokens: u64,
     /// Those of them that came later than k targets after their request's first token.
     pub late_tokens: u64,
+    /// Waiting requests that were looked at, each as often as it was: the work of admission.
+    pub considered: u64,
+    /// Requests refused because too many waited.
+    pub refused_queue_full: u64,
+    /// Requests refused because too many tokens waited.
+    pub refused_queued_tokens: u64,
+    /// Requests refused because their first token would have come too late.
+    pub refused_first_token: u64,
+    /// Requests that waited when one of their deadlines passed.
+    pub expired_waiting: u64,
+    /// Requests that ran when one of their deadlines passed.
+    pub expired_running: u64,
 }

@@ -29,6 +29,8 @@ pub(crate) fn write(core: &Core, state: &mut impl Hasher) {
         write_request(core, &core.requests[slot], state);
     }
     core.suspects.hash(state);
+    core.waiting.ledger.fingerprint(state);
+    core.prompt_rate.hash(state);
     core.reserve_until.saturating_sub(core.step).hash(state);
     core.latency.hash_behaviour(state);
     write_launches(core, &rank, state);
@@ -56,6 +58,7 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     (request.computed, request.retired, request.pending).hash(state);
     (request.inflight, request.acked, request.suspicion).hash(state);
     request.pace.hash_behaviour(state);
+    write_ticket(core, request, state);
     // A step that has retired is as good as any older one.
     let oldest = core
         .launches
@@ -65,6 +68,30 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     fence.hash(state);
     if request.has_side_data {
         since(request.side_step).hash(state);
+    }
+}
+
+/// What decides when a request is admitted, and when it is too late. Moments are as they are: only
+/// cores at equal times are equal.
+fn write_ticket(core: &Core, request: &Active, state: &mut impl Hasher) {
+    let ticket = &request.ticket;
+    (ticket.priority, ticket.submitted).hash(state);
+    (ticket.deadline, ticket.first_token_deadline).hash(state);
+    (ticket.charged, ticket.advance, ticket.kept, ticket.bypassed).hash(state);
+    core.waiting
+        .ledger
+        .account(ticket.account)
+        .tenant
+        .hash(state);
+    if ticket.advance > 0 {
+        // What is given back if it ends now.
+        let served = ticket.served.max(request.computed);
+        served.min(request.prompt).hash(state);
+    }
+    // What was found in the cache when it was last asked is found again when it matters, but for
+    // refusals.
+    if core.may_refuse() && request.state == State::Waiting {
+        ticket.backlog.hash(state);
     }
 }
 

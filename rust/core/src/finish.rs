@@ -6,11 +6,10 @@ use crate::{Core, Error, Event, FinishReason};
 
 impl Core {
     pub(crate) fn finish(&mut self, slot: u32, reason: FinishReason) {
-        let arrival = self.requests[slot].arrival;
         match self.requests[slot].state {
-            State::Waiting => self.waiting.remove(arrival),
+            State::Waiting => self.waiting.remove(&self.requests[slot]),
             State::Running => {
-                self.running.remove(arrival);
+                self.running.remove(self.requests[slot].rank());
                 self.give_back(slot);
             }
         }
@@ -22,6 +21,8 @@ impl Core {
         let Some(request) = self.requests.remove(slot) else {
             return;
         };
+        self.deadlines.forget(&request, slot);
+        self.settle_account(&request);
         if self.suspects.dismiss(request.suspicion) {
             self.release_parked();
         }

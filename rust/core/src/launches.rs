@@ -116,6 +116,11 @@ impl StateRows {
         !self.free.is_empty()
     }
 
+    /// Whether a row is free once the launched steps have retired.
+    pub(crate) fn is_one_coming(&self) -> bool {
+        self.fenced.iter().any(|rows| !rows.is_empty())
+    }
+
     pub(crate) fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }

@@ -29,20 +29,21 @@ mod plan;
 mod pool;
 mod preempt;
 mod prefix;
-mod queue;
 mod reason;
 mod request;
 mod retire;
+mod running;
 mod schedule;
 mod slab;
 #[cfg(test)]
 mod soak;
 mod suspects;
 mod validate;
+mod waiting;
 
 #[cfg(feature = "planted-faults")]
 pub use crate::config::Fault;
-pub use crate::config::{CoreConfig, HashMode};
+pub use crate::config::{CoreConfig, HashMode, PrefillOrder};
 pub use crate::core::Core;
 pub use crate::error::Error;
 pub use crate::event::{Event, FinishReason, Stats};

@@ -1,6 +1,7 @@
 //! `worker_lost`: the worker's memory is gone, the requests are not.
 
 use crate::suspects::{Standing, Suspects, Suspicion, halve};
+use crate::waiting::Berth;
 use crate::{Core, Event, FinishReason, Handle, PreemptCause, WaitReason};
 
 impl Core {
@@ -8,6 +9,7 @@ impl Core {
         self.epoch += 1;
         self.accounts.clock.turn(WaitReason::Worker, self.cache.now);
         self.reserve_until = 0;
+        self.prompt_rate.observe(None);
         if let Some(culprit) = self.accuse() {
             self.finish(culprit, FinishReason::WorkerDied);
         }
@@ -76,9 +78,12 @@ impl Core {
 
     /// Ends a trial: nobody is held back, suspicion stays until a retired step clears it.
     pub(crate) fn release_parked(&mut self) {
-        for (_, request) in self.requests.iter_mut() {
+        for (slot, request) in self.requests.iter_mut() {
             request.suspicion.release();
             request.release(&self.accounts.clock, self.cache.now);
+            if request.ticket.berth != Berth::Lane {
+                self.waiting.regroup(request, slot);
+            }
         }
         self.suspects = Suspects::default();
     }
@@ -87,7 +92,7 @@ impl Core {
     fn requeue_all(&mut self) {
         while let Some(slot) = self.running.last() {
             let request = &mut self.requests[slot];
-            self.running.remove(request.arrival);
+            self.running.remove(request.rank());
             let moment = (self.step, self.cache.now);
             let cause = PreemptCause::WorkerLost;
             let clock = &self.accounts.clock;
@@ -96,10 +101,14 @@ impl Core {
                 .preempted(clock, moment, cause, request.computed);
             request.give_back();
             request.inflight = request.inflight.max(1);
-            self.waiting.insert(request.arrival, slot);
+            self.waiting.insert(request, slot);
         }
-        for slot in self.waiting.slots() {
+        for slot in self.waiting.in_order(&self.requests) {
             let request = &mut self.requests[slot];
+            self.waiting.regroup(request, slot);
+            if request.ticket.berth == Berth::Parked {
+                request.hold(WaitReason::Trial, &self.accounts.clock, self.cache.now);
+            }
             if request.inflight > 0 {
                 request.lineage = request.lineage.wrapping_add(1);
                 request.pending = 0;

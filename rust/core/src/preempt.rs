@@ -1,9 +1,9 @@
 //! Preemption: when decoding rows need more blocks than there are or will be, the newest requests
-//! give theirs back and are computed again later.
+//! of the least urgent class give theirs back and are computed again later.
 //!
 //! Fenced blocks count as coming: a row that waits for them sits out, nobody is preempted for it.
-//! The oldest running request is never preempted, and none is accepted that the pool cannot hold
-//! alone, so the oldest always finishes.
+//! The oldest running request of the most urgent class is never preempted, and none is accepted
+//! that the pool cannot hold alone, so it always finishes.
 
 use crate::{Core, Event, PreemptCause};
 
@@ -32,29 +32,27 @@ impl Core {
             && let Some(victim) = self.running.last()
         {
             need -= u32::from(wants(self, victim));
-            self.preempt(victim);
+            self.preempt(victim, PreemptCause::Blocks);
+            self.reserve_until = self.step + RESERVE_STEPS;
             preempted = true;
         }
         preempted
     }
 
     /// Results that are in flight are kept: they are valid tokens and committed when they arrive.
-    fn preempt(&mut self, slot: u32) {
+    pub(crate) fn preempt(&mut self, slot: u32, cause: PreemptCause) {
         let computed = self.requests[slot].computed;
         self.give_back(slot);
         let request = &mut self.requests[slot];
         let moment = (self.draft.step, self.cache.now);
         let clock = &self.accounts.clock;
-        request
-            .account
-            .preempted(clock, moment, PreemptCause::Blocks, computed);
-        self.running.remove(request.arrival);
-        self.waiting.insert(request.arrival, slot);
+        request.account.preempted(clock, moment, cause, computed);
+        self.running.remove(request.rank());
+        self.waiting.insert(request, slot);
         self.events.push(Event::Preempted {
             submission: request.submission(),
         });
         self.counters.preemptions += 1;
-        self.reserve_until = self.step + RESERVE_STEPS;
     }
 
     /// Blocks that an admission leaves untouched for the running requests to grow into.

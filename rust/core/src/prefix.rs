@@ -57,6 +57,8 @@ pub(crate) struct PrefixIndex {
     table: Vec<Bucket>,
     /// The newest of the first blocks.
     first_root: u32,
+    /// Counts the changes.
+    epoch: u64,
 }
 
 impl PrefixIndex {
@@ -80,12 +82,18 @@ impl PrefixIndex {
             tokens: vec![0; num_blocks as usize * block_size as usize],
             table: vec![VACANT; buckets],
             first_root: NONE,
+            epoch: 1,
         }
     }
 
     pub(crate) fn is_live(&self, node: NodeRef) -> bool {
         let found = &self.nodes[node.block as usize];
         found.present && found.generation == node.generation
+    }
+
+    /// Another number after every change; never 0.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     pub(crate) fn is_present(&self, block: u32) -> bool {
@@ -174,6 +182,7 @@ impl PrefixIndex {
         tokens: &[u32],
         block: u32,
     ) -> NodeRef {
+        self.epoch += 1;
         let hash = self.hash(parent, namespace, tokens);
         let start = block as usize * self.block_size;
         self.tokens[start..start + self.block_size].copy_from_slice(tokens);
@@ -204,6 +213,7 @@ impl PrefixIndex {
 
     /// Drops the node of `block` and everything below it; the blocks are appended to `dropped`.
     pub(crate) fn drop_subtree(&mut self, block: u32, dropped: &mut Vec<u32>) {
+        self.epoch += 1;
         let mut visited = dropped.len();
         self.detach(block);
         dropped.push(block);
@@ -239,6 +249,7 @@ impl PrefixIndex {
 
     /// Drops every node; the blocks are appended to `dropped`.
     pub(crate) fn clear(&mut self, dropped: &mut Vec<u32>) {
+        self.epoch += 1;
         for (block, node) in self.nodes.iter_mut().enumerate() {
             if node.present {
                 node.present = false;

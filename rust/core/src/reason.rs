@@ -130,11 +130,13 @@ pub enum PreemptCause {
     Blocks,
     /// The worker died, and the KV with it.
     WorkerLost,
+    /// A request of a more urgent class needed its row or blocks.
+    MoreUrgent,
 }
 
 impl PreemptCause {
     /// Every cause, in order of its number.
-    pub const ALL: [Self; 2] = [Self::Blocks, Self::WorkerLost];
+    pub const ALL: [Self; 3] = [Self::Blocks, Self::WorkerLost, Self::MoreUrgent];
 
     /// Its name in traces, usage and logs.
     #[must_use]
@@ -142,6 +144,7 @@ impl PreemptCause {
         match self {
             Self::Blocks => "blocks",
             Self::WorkerLost => "worker_lost",
+            Self::MoreUrgent => "more_urgent",
         }
     }
 }

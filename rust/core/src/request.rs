@@ -72,6 +72,17 @@ pub struct Request {
     pub namespace: u64,
     /// Target for the gap between its tokens in nanoseconds, instead of the engine's; at least 1.
     pub target_itl_ns: Option<u64>,
+    /// Class of urgency: lower goes first, 0 before all others. A class waits while a more urgent
+    /// one has anybody to admit, but for one admission in 65, and gives its blocks and rows to it.
+    pub priority: u8,
+    /// Who asks, as a number of the caller's making: within a class, tenants share by weight.
+    pub tenant: u64,
+    /// When all of the output must be there, in nanoseconds of the clock of `now`: at that moment
+    /// the request ends with [`crate::FinishReason::Timeout`], whatever it has.
+    pub deadline: Option<u64>,
+    /// When the first output token must be there: otherwise the request ends with
+    /// [`crate::FinishReason::FirstTokenTimeout`].
+    pub first_token_deadline: Option<u64>,
     /// Sampling parameters.
     pub sampling: Sampling,
 }

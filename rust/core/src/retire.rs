@@ -1,6 +1,8 @@
 //! `complete`: what a retired step means for each request that it named.
 
+use crate::active::State;
 use crate::launches::Entry;
+use crate::waiting::OUTPUT_WEIGHT;
 use crate::{Core, Error, Event, FinishReason, RowStatus, StepResult};
 
 impl Core {
@@ -50,7 +52,12 @@ impl Core {
         let request = &mut self.requests[slot];
         request.inflight -= 1;
         let suspicion = &mut request.suspicion;
-        if self.suspects.step_retired(suspicion, entry.end) {
+        let before = suspicion.standing;
+        let over = self.suspects.step_retired(suspicion, entry.end);
+        if suspicion.standing != before {
+            self.waiting.regroup(request, slot);
+        }
+        if over {
             self.release_parked();
         }
         let request = &mut self.requests[slot];
@@ -96,6 +103,16 @@ impl Core {
         }
         let index = request.outputs();
         request.tokens.push(id);
+        request.ticket.look_up_again();
+        self.waiting
+            .ledger
+            .charge(request.ticket.account, OUTPUT_WEIGHT);
+        if index == 0 {
+            self.deadlines.first_token(request, slot);
+        }
+        if request.state == State::Waiting {
+            self.waiting.recount(request, request.ticket.backlog + 1);
+        }
         let stopped = request.stops_at(id);
         let exhausted = index + 1 == request.max_tokens;
         if let Some(gap) = request.pace.commit(index, now) {

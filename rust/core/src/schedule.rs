@@ -1,10 +1,9 @@
 //! `plan`: which requests compute how many tokens in the next step.
 //!
 //! There is no prefill phase and no decode phase. Running requests that are short of one token come
-//! first, then the chunks of running prompts, then admissions, each oldest first, until a budget is
-//! spent. A request reserved the blocks of all its known tokens when it was admitted, so only
+//! first, then the chunks of running prompts and admissions in the order of `waiting`, until a budget
+//! is spent. A request reserved the blocks of all its known tokens when it was admitted, so only
 //! decoding can run out of memory.
-
 //!
 //! Where a decoding row has a target for the gap between its tokens, chunks are cut to the time that
 //! is left as well (see `latency`). One giant prompt cannot take a step for itself alone: a tenth is
@@ -12,6 +11,7 @@
 
 use crate::latency::TimeBudget;
 use crate::launches::Limit;
+use crate::waiting::Attempt;
 use crate::{ChunkLimit, Core, WaitReason};
 
 /// Tenths of a step's prefill that the oldest prompt leaves to others.
@@ -30,6 +30,11 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
+    /// Whether tokens of prompts are left, time aside.
+    pub(crate) fn has_prefill(&self) -> bool {
+        self.tokens > 0 && self.prefill > 0
+    }
+
     /// Whether there is time for tokens of a new prompt.
     pub(crate) fn has_time(&mut self) -> bool {
         let in_time = self.time.is_none_or(|time| time.has_room());
@@ -74,6 +79,7 @@ impl Budget {
 
 impl Core {
     pub(crate) fn plan_step(&mut self, now: u64) -> bool {
+        self.expire(now);
         if self.launches.len() > usize::from(self.config.overlap_depth) {
             return false;
         }
@@ -86,14 +92,20 @@ impl Core {
             time: None,
             out_of_time: false,
         };
+        self.observe_prompt_rate(now);
         let preempted = self.relieve_pressure();
+        self.make_way(now);
         self.grant_side_data(&mut budget);
         let allowance = self.place_decodes(&mut budget);
         self.limit_time(&mut budget, allowance, now);
         let admits = !preempted || self.plan.rows.is_empty();
-        self.place_prefills(&mut budget, admits);
+        let mut attempt = Attempt::new(now, !admits);
+        self.place_prefills(&mut budget, &mut attempt);
         let limit = if admits || self.plan.rows.is_empty() {
-            self.admit(&mut budget)
+            if !admits {
+                attempt.reopen();
+            }
+            self.admit(&mut budget, &mut attempt)
         } else {
             WaitReason::Preemption
         };
@@ -102,6 +114,7 @@ impl Core {
             let kept_out = budget.out_of_time && self.draft.work.prefill_rows == 0;
             self.latency.planned(kept_out);
         }
+        self.note_backlog(&budget, now);
         self.launch()
     }
 
@@ -198,43 +211,43 @@ impl Core {
         budget.time = Some(time);
     }
 
-    /// Places the running prompts, oldest first. Where the oldest could take a whole step, a share
-    /// goes to requests that are admitted now, then to the prompt that needs least.
-    fn place_prefills(&mut self, budget: &mut Budget, admits: bool) {
-        let prefilling = std::mem::take(&mut self.scratch.slots);
-        if let Some((&oldest, others)) = prefilling.split_first() {
-            let waits = admits && !self.waiting.is_empty() && self.rows.has_free();
-            let contended = waits || !others.is_empty();
-            let room = budget.tokens.min(budget.prefill);
-            let takes_all = budget.time.is_some() || self.requests[oldest].remaining() >= room;
-            let mut served = None;
-            if contended && takes_all {
-                if let Some(mut share) = budget.split(self.config.prefill_tile) {
-                    self.place_chunk(oldest, budget);
-                    served = self.serve_others(others, waits, &mut share);
-                    budget.merge(&share);
-                } else if budget.time.is_some_and(|time| time.has_room())
-                    && self.latency.is_turn_of_others()
-                {
-                    served = self.serve_others(others, waits, budget);
-                    self.place_chunk(oldest, budget);
-                } else {
-                    self.place_chunk(oldest, budget);
-                }
-            } else {
-                self.place_chunk(oldest, budget);
+    /// Places the prompt that goes first. Where it could take a whole step, a share goes to requests
+    /// that are admitted now, then to the prompt that needs least, which is returned.
+    pub(crate) fn place_first(
+        &mut self,
+        (first, others): (u32, &[u32]),
+        budget: &mut Budget,
+        attempt: &mut Attempt,
+    ) -> Option<u32> {
+        let waits = attempt.is_open() && !self.waiting.is_empty() && self.rows.has_free();
+        let contended = waits || !others.is_empty();
+        let room = budget.tokens.min(budget.prefill);
+        let takes_all = budget.time.is_some() || self.requests[first].remaining() >= room;
+        let mut served = None;
+        if contended && takes_all {
+            if let Some(mut share) = budget.split(self.config.prefill_tile) {
+                self.place_chunk(first, budget);
+                served = self.serve_others(others, &mut share, attempt);
+                budget.merge(&share);
+                return served;
             }
-            for &slot in others.iter().filter(|&&slot| Some(slot) != served) {
-                self.place_chunk(slot, budget);
+            if budget.time.is_some_and(|time| time.has_room()) && self.latency.is_turn_of_others() {
+                served = self.serve_others(others, budget, attempt);
             }
         }
-        self.scratch.slots = prefilling;
+        self.place_chunk(first, budget);
+        served
     }
 
     /// Admits, then places the prompt that needs least; returns it if it has a chunk.
-    fn serve_others(&mut self, others: &[u32], waits: bool, budget: &mut Budget) -> Option<u32> {
-        if waits {
-            self.admit_in_order(budget);
+    fn serve_others(
+        &mut self,
+        others: &[u32],
+        budget: &mut Budget,
+        attempt: &mut Attempt,
+    ) -> Option<u32> {
+        if attempt.is_open() {
+            self.admit_in_order(budget, attempt);
         }
         let rows = self.plan.rows.len();
         let least = others

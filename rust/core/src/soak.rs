@@ -6,8 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::latency::{Coefficients, Work};
 use crate::{
-    Core, CoreConfig, Event, FinishReason, Handle, HashMode, Request, RowStatus, Sampling,
-    StepPlan, StepResult,
+    Core, CoreConfig, Event, FinishReason, Handle, HashMode, PrefillOrder, Request, RowStatus,
+    Sampling, StepPlan, StepResult,
 };
 
 const VOCABULARY: u32 = 3;
@@ -141,6 +141,12 @@ impl Soak {
             has_stop_strings: self.random.below(5) == 0,
             namespace: u64::from(self.random.below(8) / 7),
             target_itl_ns: (self.random.below(4) == 0).then_some(20_000_000),
+            priority: [1, 1, 1, 0, 2][self.random.below(5) as usize],
+            tenant: u64::from(self.random.below(3)),
+            deadline: (self.random.below(12) == 0)
+                .then(|| self.now + u64::from(self.random.below(100)) * 1_000_000),
+            first_token_deadline: (self.random.below(12) == 0)
+                .then(|| self.now + u64::from(self.random.below(30)) * 1_000_000),
             sampling: Sampling {
                 repetition_penalty: if penalised { 1.5 } else { 1.0 },
                 presence_penalty: 0.0,
@@ -209,7 +215,7 @@ impl Soak {
     }
 
     fn lose_worker(&mut self) {
-        self.core.worker_lost(self.epoch, false, 0).unwrap();
+        self.core.worker_lost(self.epoch, false, self.now).unwrap();
         assert_eq!(self.core.stats().used_blocks, 0);
         assert_eq!(self.core.stats().cached_blocks, 0);
         self.epoch += 1;
@@ -258,6 +264,7 @@ impl Soak {
     }
 
     fn operate(&mut self) {
+        self.now += 1;
         match self.random.below(20) {
             0..=2 => self.submit(),
             3 if self.random.below(3) == 0 => {
@@ -265,7 +272,7 @@ impl Soak {
                 let mut names: Vec<u64> = self.open.keys().copied().collect();
                 names.sort_unstable();
                 if let Some(name) = names.get(pick) {
-                    self.core.abort(self.open[name].handle, 0);
+                    self.core.abort(self.open[name].handle, self.now);
                 }
             }
             4 if self.hostile && self.random.below(4) == 0 => self.lose_worker(),
@@ -310,14 +317,19 @@ fn config(seed: u64, hash: HashMode) -> CoreConfig {
         target_itl_ns: (seed % 4 == 1).then_some(10_000_000 + seed % 9 * 1_000_000),
         max_model_len: 40,
         max_queued_requests: 8,
+        max_queued_tokens: seed.is_multiple_of(5).then_some(30),
+        max_ttft_ns: seed.is_multiple_of(7).then_some(40_000_000),
+        prefill_order: [
+            PrefillOrder::Fcfs,
+            PrefillOrder::ShortestUncached,
+            PrefillOrder::LongestCachedPrefix,
+        ][(seed % 3) as usize],
         overlap_depth: (seed % 3) as u8,
         prefix_cache: !seed.is_multiple_of(11),
         side_words: 30,
         vocabulary: VOCABULARY,
         hash,
-        kv_events: 0,
-        #[cfg(feature = "planted-faults")]
-        fault: None,
+        ..CoreConfig::default()
     }
 }
 
@@ -342,5 +354,5 @@ fn every_token_is_the_hash_of_its_prefix_and_nothing_is_left() {
         preemptions += soak.core.stats().preemptions;
     }
     assert!(preemptions > 100, "{preemptions} preemptions");
-    assert!(finished.len() >= 7, "{finished:?}");
+    assert!(finished.len() >= 9, "{finished:?}");
 }

@@ -59,13 +59,9 @@ pub(crate) struct Suspects {
 }
 
 impl Suspects {
-    /// Whether a waiting request may be admitted now.
-    pub(crate) fn admits(self, suspicion: Suspicion) -> bool {
-        match suspicion.standing {
-            Standing::Parked => false,
-            Standing::OnTrial => true,
-            Standing::Clear | Standing::Suspect => self.on_trial != 1,
-        }
+    /// Whether requests that are not on trial may be admitted, those that are parked apart.
+    pub(crate) fn admits_others(self) -> bool {
+        self.on_trial != 1
     }
 
     /// Whether anybody is held back.

@@ -36,11 +36,7 @@ pub(crate) fn config(config: &CoreConfig) -> Result<(), Error> {
         ("target_itl_ns", 0),
         "at least 1 nanosecond, or none",
     )?;
-    require(
-        config.max_queued_requests >= 1,
-        ("max_queued_requests", config.max_queued_requests),
-        "at least 1",
-    )?;
+    queue(config)?;
     require(
         config.overlap_depth <= DEEPEST_OVERLAP,
         ("overlap_depth", u32::from(config.overlap_depth)),
@@ -63,6 +59,33 @@ pub(crate) fn config(config: &CoreConfig) -> Result<(), Error> {
         ("vocabulary", config.vocabulary, 1, "an int32, at least 1"),
     ] {
         require((least..=INT32).contains(&value), (name, value), expected)?;
+    }
+    Ok(())
+}
+
+/// Bounds of the queue and shares of tenants.
+fn queue(config: &CoreConfig) -> Result<(), Error> {
+    require(
+        config.max_queued_requests >= 1,
+        ("max_queued_requests", config.max_queued_requests),
+        "at least 1",
+    )?;
+    require(
+        config.max_queued_tokens != Some(0),
+        ("max_queued_tokens", 0),
+        "at least 1, or none",
+    )?;
+    require(
+        config.max_ttft_ns != Some(0),
+        ("max_ttft_ns", 0),
+        "at least 1, or none",
+    )?;
+    for &weight in config.tenant_weights.values() {
+        require(
+            (10..=100_000).contains(&weight),
+            ("tenant_weights", weight),
+            "thousandths from 10 to 100,000",
+        )?;
     }
     Ok(())
 }

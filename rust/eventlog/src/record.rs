@@ -52,6 +52,8 @@ pub enum Record {
     },
     /// The worker is gone.
     WorkerLost { now: u64, epoch: u64 },
+    /// What is past its deadline was ended, apart from a plan.
+    Expire { now: u64 },
     /// The prefix cache was emptied.
     ResetPrefixCache { now: u64 },
     /// Nothing that came later is in the log, and why.

@@ -217,6 +217,7 @@ impl Replayed {
                 core.complete(&result, *now)?;
             }
             Record::WorkerLost { now, epoch } => core.worker_lost(*epoch, false, *now)?,
+            Record::Expire { now } => core.expire(*now),
             Record::ResetPrefixCache { .. } => core.reset_prefix_cache(),
         }
         // Nobody reads the events of a replay.

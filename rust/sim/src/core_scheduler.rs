@@ -115,9 +115,11 @@ impl Scheduler for CoreScheduler {
     fn submit(&mut self, job: Job, now: u64) -> Result<u64, Refusal> {
         match self.core.submit(request(job), now) {
             Ok(handle) => Ok(u64::from(handle.slot) << 32 | u64::from(handle.generation)),
-            Err(error @ diptych_core::Error::QueueFull { .. }) => {
-                Err(Refusal::Overloaded(error.to_string()))
-            }
+            Err(
+                error @ (diptych_core::Error::QueueFull { .. }
+                | diptych_core::Error::QueuedTokens { .. }
+                | diptych_core::Error::FirstTokenTooLate { .. }),
+            ) => Err(Refusal::Overloaded(error.to_string())),
             Err(error) => Err(Refusal::Impossible(error.to_string())),
         }
     }

@@ -30,6 +30,8 @@ pub(crate) struct Entry {
     /// Deaths of a worker in which this may have been the only unretired request, and the number of
     /// outputs that, once committed, clears it.
     pub(crate) lone_deaths: (u32, u32),
+    /// Later requests of its tenant and class that were admitted before it.
+    pub(crate) bypassed: u32,
 }
 
 impl Entry {
@@ -59,6 +61,7 @@ impl Entry {
             indexed: false,
             occupant: 0,
             lone_deaths: (0, 0),
+            bypassed: 0,
         }
     }
 

@@ -246,6 +246,9 @@ fn outputs_are_equal_with_the_cache_on_and_off() {
                 }
                 Operation::Submit(mut draft) => {
                     draft.stop_string = None;
+                    // How soon a request is served depends on the cache.
+                    draft.timeout = None;
+                    draft.first_token_timeout = None;
                     Some(Operation::Submit(draft))
                 }
                 Operation::Plan(_) => Some(Operation::Plan(None)),
@@ -254,6 +257,8 @@ fn outputs_are_equal_with_the_cache_on_and_off() {
             })
             .collect();
         config.max_queued_requests = 1_000;
+        config.max_queued_tokens = None;
+        config.max_ttft_ns = None;
         let with = |prefix_cache| CoreConfig {
             prefix_cache,
             ..config.clone()

@@ -30,15 +30,8 @@ pub(crate) fn draft(length: u8, max_tokens: u8) -> Draft {
     Draft {
         stem: 1,
         length,
-        tail: 0,
         max_tokens,
-        stop_id: None,
-        stop_string: None,
-        namespace: 0,
-        penalties: false,
-        bias: 0,
-        seed: 0,
-        mistake: None,
+        ..Draft::default()
     }
 }
 

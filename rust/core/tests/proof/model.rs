@@ -17,6 +17,8 @@ pub(crate) struct Model {
     /// Prompt tokens looked up and found at first admissions.
     pub(crate) lookups: (u64, u64),
     pub(crate) preemptions: u64,
+    /// Priorities of first admissions, in their order.
+    admitted_classes: Vec<u8>,
 }
 
 impl Model {
@@ -131,9 +133,21 @@ impl Model {
         }
     }
 
-    /// Judges what `plan` emitted: admissions in order, hits that exist, victims that are not the oldest.
-    pub(crate) fn planned_events(&mut self, events: &[Event], config: &CoreConfig) -> Checked {
-        for &event in events {
+    /// Judges what `plan` emitted: ends of what is too late, admissions in order, hits that exist,
+    /// victims that are not the oldest.
+    pub(crate) fn planned_events(
+        &mut self,
+        events: &[Event],
+        config: &CoreConfig,
+        now: u64,
+    ) -> Checked {
+        let expired = self.expire(now);
+        if !events.starts_with(&expired) {
+            return Err(format!(
+                "plan at {now} emitted {events:?}, not {expired:?} first"
+            ));
+        }
+        for &event in &events[expired.len()..] {
             match event {
                 Event::Admitted { submission, cached } => {
                     self.admitted(submission, cached, config)?;
@@ -145,16 +159,66 @@ impl Model {
         Ok(())
     }
 
-    fn admitted(&mut self, submission: u64, cached: u32, config: &CoreConfig) -> Checked {
-        let overtaken = self
-            .open()
-            .find(|entry| entry.cached.is_none() && entry.submission() < submission);
-        if let Some(entry) = overtaken {
-            return Err(format!(
-                "{submission} was admitted before the older {}",
-                entry.submission()
-            ));
+    /// Ends what is past its deadline, in order of deadline and submission.
+    fn expire(&mut self, now: u64) -> Vec<Event> {
+        let mut due: Vec<(u64, u64, FinishReason)> = Vec::new();
+        for entry in self.entries.iter_mut().filter(|entry| entry.open()) {
+            let request = &entry.request;
+            let first = request
+                .first_token_deadline
+                .filter(|_| entry.committed == 0);
+            let passed = |moment: Option<u64>| moment.filter(|&moment| moment <= now);
+            let reason = match (passed(request.deadline), passed(first)) {
+                (None, None) => continue,
+                (Some(_), _) => FinishReason::Timeout,
+                (None, Some(_)) => FinishReason::FirstTokenTimeout,
+            };
+            let moment = passed(request.deadline).into_iter().chain(passed(first));
+            due.push((moment.min().unwrap_or(now), request.submission, reason));
+            entry.finished = Some(reason);
         }
+        due.sort_unstable_by_key(|&(moment, submission, _)| (moment, submission));
+        due.into_iter()
+            .map(|(_, submission, reason)| Event::Finished { submission, reason })
+            .collect()
+    }
+
+    /// Classes in order; within a tenant and class, an older request is bypassed 32 times at most.
+    fn judge_order(&mut self, submission: u64) -> Checked {
+        let admitted = self.entry(submission)?.request.clone();
+        let newest_first = self.admitted_classes.iter().rev();
+        let since = newest_first.take_while(|&&priority| priority != admitted.priority);
+        let passed = since
+            .filter(|&&priority| priority < admitted.priority)
+            .count() as u64;
+        for entry in &mut self.entries {
+            let request = &entry.request;
+            if !entry.open() || entry.cached.is_some() || request.submission == submission {
+                continue;
+            }
+            if request.priority < admitted.priority && passed + self.preemptions < 64 {
+                return Err(format!(
+                    "{submission} was admitted before the more urgent {}",
+                    request.submission
+                ));
+            }
+            let same = (request.priority, request.tenant) == (admitted.priority, admitted.tenant);
+            if same && request.submission < submission {
+                entry.bypassed += 1;
+                if entry.bypassed > 32 {
+                    return Err(format!(
+                        "invariant 34: {submission} bypassed {}, which was bypassed 32 times",
+                        entry.submission()
+                    ));
+                }
+            }
+        }
+        self.admitted_classes.push(admitted.priority);
+        Ok(())
+    }
+
+    fn admitted(&mut self, submission: u64, cached: u32, config: &CoreConfig) -> Checked {
+        self.judge_order(submission)?;
         let request = self.entry(submission)?.request.clone();
         // Invariants 9, 12 and 48: whole retired blocks of the same tokens, never the last token.
         let allowed = cached.is_multiple_of(config.block_size)
@@ -182,10 +246,11 @@ impl Model {
     }
 
     fn preempted(&mut self, submission: u64) -> Checked {
-        let oldest = self.open().map(Entry::submission).min();
-        if oldest == Some(submission) {
+        let rank = |entry: &Entry| (entry.request.priority, entry.submission());
+        let oldest = self.open().map(rank).min();
+        if oldest.is_some_and(|(_, oldest)| oldest == submission) {
             return Err(format!(
-                "invariant 33: the oldest request {submission} was preempted"
+                "invariant 33: the oldest request of the most urgent class, {submission}, was preempted"
             ));
         }
         self.preemptions += 1;

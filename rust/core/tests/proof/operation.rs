@@ -1,8 +1,10 @@
 //! What can happen to a core, as data that shrinks.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
-use diptych_core::{CoreConfig, HashMode, Request, Sampling};
+use diptych_core::{CoreConfig, HashMode, PrefillOrder, Request, Sampling};
 
 use crate::worker::Misbehaviour;
 
@@ -26,10 +28,12 @@ pub(crate) enum Operation {
     WrongAcknowledge(u8),
     WorkerLost,
     ResetPrefixCache,
+    /// Time passes, in microseconds.
+    Wait(u16),
 }
 
 /// A request in few numbers: prompts are paths in a small prefix tree.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Draft {
     pub(crate) stem: u8,
     pub(crate) length: u8,
@@ -42,6 +46,11 @@ pub(crate) struct Draft {
     pub(crate) penalties: bool,
     pub(crate) bias: u8,
     pub(crate) seed: u8,
+    pub(crate) priority: u8,
+    pub(crate) tenant: u8,
+    /// From submission, in microseconds.
+    pub(crate) timeout: Option<u16>,
+    pub(crate) first_token_timeout: Option<u16>,
     pub(crate) mistake: Option<Mistake>,
 }
 
@@ -75,7 +84,8 @@ impl Draft {
     }
 
     /// The request that this draft stands for under `config`.
-    pub(crate) fn request(&self, submission: u64, config: &CoreConfig) -> Request {
+    pub(crate) fn request(&self, submission: u64, config: &CoreConfig, now: u64) -> Request {
+        let after = |timeout: Option<u16>| Some(now + u64::from(timeout?) * 1_000);
         let vocabulary = config.vocabulary;
         let mut request = Request {
             submission,
@@ -89,6 +99,10 @@ impl Draft {
             has_stop_strings: self.stop_string.is_some(),
             namespace: u64::from(self.namespace),
             target_itl_ns: (self.tail == 5).then_some(15_000_000),
+            priority: self.priority,
+            tenant: u64::from(self.tenant),
+            deadline: after(self.timeout),
+            first_token_deadline: after(self.first_token_timeout),
             sampling: self.sampling(vocabulary),
         };
         match self.mistake {
@@ -139,7 +153,15 @@ pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
         proptest::bool::weighted(0.85),
         proptest::option::weighted(0.4, 1u64..40),
     );
-    (sizes, limits, hash).prop_map(move |(sizes, limits, hash)| CoreConfig {
+    let orders = prop_oneof![
+        Just(PrefillOrder::Fcfs),
+        Just(PrefillOrder::ShortestUncached),
+        Just(PrefillOrder::LongestCachedPrefix),
+    ];
+    let tokens = proptest::option::weighted(0.3, 10u64..120);
+    let ttft = proptest::option::weighted(0.3, 20_000u64..400_000);
+    let queue = (orders, tokens, ttft, 10u32..100_000);
+    (sizes, limits, hash, queue).prop_map(move |(sizes, limits, hash, queue)| CoreConfig {
         block_size: 1 << sizes.0,
         num_blocks: 2 + (sizes.1 >> sizes.0),
         max_running: sizes.2,
@@ -149,6 +171,10 @@ pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
         target_itl_ns: limits.4.map(|milliseconds| milliseconds * 1_000_000),
         max_model_len: 40,
         max_queued_requests: limits.2,
+        prefill_order: queue.0,
+        max_queued_tokens: queue.1,
+        max_ttft_ns: queue.2,
+        tenant_weights: BTreeMap::from([(1, queue.3)]),
         overlap_depth,
         prefix_cache: limits.3,
         side_words: limits.1,
@@ -180,9 +206,16 @@ pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
         0u8..2,
     );
     let namespace = prop_oneof![4 => Just(0u8), 1 => Just(1u8)];
+    let timeout = || proptest::option::weighted(0.1, 1u16..120);
+    let queue = (
+        prop_oneof![3 => Just(1u8), 1 => 0u8..3],
+        0u8..3,
+        timeout(),
+        timeout(),
+    );
     let mistake = proptest::option::weighted(0.03, mistake);
-    (prompt, ends, namespace, sampling, mistake).prop_map(
-        |(prompt, ends, namespace, sampling, mistake)| Draft {
+    (prompt, ends, namespace, sampling, queue, mistake).prop_map(
+        |(prompt, ends, namespace, sampling, queue, mistake)| Draft {
             stem: prompt.0,
             length: prompt.1,
             tail: prompt.2,
@@ -193,6 +226,10 @@ pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
             penalties: sampling.0,
             bias: sampling.1,
             seed: sampling.2,
+            priority: queue.0,
+            tenant: queue.1,
+            timeout: queue.2,
+            first_token_timeout: queue.3,
             mistake,
         },
     )
@@ -217,5 +254,6 @@ pub(crate) fn operations() -> impl Strategy<Value = Operation> {
         1 => any::<u8>().prop_map(Operation::WrongAcknowledge),
         1 => Just(Operation::WorkerLost),
         1 => Just(Operation::ResetPrefixCache),
+        1 => (1u16..40).prop_map(Operation::Wait),
     ]
 }

@@ -132,6 +132,8 @@ struct Search<'a> {
 pub(crate) fn search(scenario: &Scenario) -> Result<Seen, Broken> {
     let mut world = World::new(&scenario.config);
     world.inspect = scenario.inspect;
+    // Time that passed by itself would make every state another one.
+    world.tick = 0;
     let start = State {
         world,
         submitted: 0,

@@ -1,17 +1,18 @@
 //! Which requests a core must accept and how it must refuse the others.
 
-use diptych_core::{CoreConfig, Error, Request};
+use diptych_core::{CoreConfig, Error, Request, Stats};
 
 /// How a submission must be answered.
 pub(crate) enum Answer {
     Accepted,
     Refused,
-    /// A limit that the documents state to within one token.
+    /// A limit that the documents state to within one token, or that depends on what the prefix
+    /// cache has or on the pace so far.
     Either,
 }
 
-/// Judges a request before it is submitted while `waiting` others wait.
-pub(crate) fn answer(request: &Request, waiting: u32, config: &CoreConfig) -> Answer {
+/// Judges a request before it is submitted.
+pub(crate) fn answer(request: &Request, stats: &Stats, config: &CoreConfig) -> Answer {
     let prompt = request.prompt.len() as u32;
     let total = prompt + request.max_tokens;
     let bias = request.sampling.logit_bias.len() as u32;
@@ -21,13 +22,23 @@ pub(crate) fn answer(request: &Request, waiting: u32, config: &CoreConfig) -> An
     let wrong = prompt == 0
         || request.max_tokens == 0
         || total > config.max_model_len
-        || waiting >= config.max_queued_requests
+        || stats.waiting >= config.max_queued_requests
         || request.prompt.iter().any(|&id| id >= config.vocabulary)
         || (total - 1).div_ceil(config.block_size) > blocks
         || side.saturating_sub(u32::from(penalised)) > config.side_words;
+    let timely = config.max_ttft_ns.is_none()
+        && request.deadline.is_none()
+        && request.first_token_deadline.is_none();
+    let short = config
+        .max_queued_tokens
+        .is_none_or(|limit| stats.waiting_tokens + u64::from(prompt) <= limit);
     if wrong {
         Answer::Refused
-    } else if total.div_ceil(config.block_size) > blocks || side > config.side_words {
+    } else if !timely
+        || !(short || stats.waiting == 0)
+        || total.div_ceil(config.block_size) > blocks
+        || side > config.side_words
+    {
         Answer::Either
     } else {
         Answer::Accepted
@@ -46,7 +57,18 @@ pub(crate) fn names_the_mistake(error: &Error, request: &Request, config: &CoreC
             needed, available, ..
         }
         | Error::SideData { needed, available } => needed > available,
-        Error::QueueFull { waiting } => *waiting >= config.max_queued_requests,
+        Error::QueueFull { waiting, .. } => *waiting >= config.max_queued_requests,
+        Error::QueuedTokens {
+            queued,
+            tokens,
+            limit,
+            ..
+        } => *queued > 0 && queued + u64::from(*tokens) > *limit,
+        Error::FirstTokenTooLate {
+            predicted_ns,
+            limit_ns,
+            retry_after_ns,
+        } => predicted_ns - limit_ns == *retry_after_ns && *retry_after_ns > 0,
         _ => false,
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct World {
     pub(crate) inspect: bool,
     /// One that follows from the start, and one that begins anew with a snapshot now and then.
     routers: [Router; 2],
+    /// Nanoseconds that pass before each operation.
+    pub(crate) tick: u64,
     epoch: u64,
     step: u64,
     now: u64,
@@ -53,6 +55,7 @@ impl World {
             journal: None,
             inspect: true,
             routers: Default::default(),
+            tick: 1_000,
             epoch: 1,
             step: 0,
             now: 0,
@@ -62,7 +65,7 @@ impl World {
 
     /// Does one thing and checks every promise that can be checked now.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Checked {
-        self.now += 1_000;
+        self.now += self.tick;
         match operation {
             Operation::Submit(draft) => self.submit(draft)?,
             Operation::Abort(number) => self.abort(*number)?,
@@ -73,6 +76,7 @@ impl World {
             Operation::WrongAcknowledge(request) => self.wrong_acknowledge(*request)?,
             Operation::WorkerLost => self.worker_lost()?,
             Operation::ResetPrefixCache => self.reset_prefix_cache(),
+            Operation::Wait(microseconds) => self.now += u64::from(*microseconds) * 1_000,
         }
         self.check()?;
         self.follow()
@@ -97,9 +101,8 @@ impl World {
     }
 
     fn submit(&mut self, draft: &Draft) -> Checked {
-        let request = draft.request(self.submissions, &self.config);
-        let waiting = self.core.stats().waiting;
-        let expected = answer(&request, waiting, &self.config);
+        let request = draft.request(self.submissions, &self.config, self.now);
+        let expected = answer(&request, &self.core.stats(), &self.config);
         let stop = draft
             .stop_string
             .map(|id| u32::from(id) % self.config.vocabulary);
@@ -131,7 +134,7 @@ impl World {
         let in_flight = self.worker.launched.len();
         let plan = self.core.plan(self.now).cloned();
         let events = self.events();
-        self.model.planned_events(&events, &self.config)?;
+        self.model.planned_events(&events, &self.config, self.now)?;
         let full = in_flight > usize::from(self.config.overlap_depth);
         if let Some(plan) = &plan {
             if full {
