@@ -28,7 +28,7 @@ from diptych.output import Output
 from diptych.params import SamplingParams, params_json
 from diptych.record import RequestRecord
 from diptych.requests import Prompt, chat_prompt
-from diptych.stats import EngineStats, retry_after_s
+from diptych.stats import MAX_RETRY_AFTER_S, EngineStats, retry_after_s
 from diptych.telemetry import HeldSpan, fill_span, make_tracer, open_span
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ class AsyncEngine:
         """Continue `prompt`, text or token ids. The stream begins with the request's acceptance.
 
         Leaving the stream early (`aclose`, cancellation, or dropping it) aborts the request. Raises `RequestError` for
-        what is wrong with it, `OverloadedError` if the queue is full, `EngineFailure`, `EngineClosedError`.
+        what is wrong with it, `OverloadedError` if there is too much work, `RequestTimeoutError`, `EngineFailure`,
+        `EngineClosedError`.
         `arrived_ns`: CLOCK_MONOTONIC at the request's arrival. `span`: filled, not ended; None opens one of its own.
         The times of an aborted request are complete a step later: a `HeldSpan` waits for them, a bare one lacks some.
         """
@@ -239,10 +240,14 @@ class AsyncEngine:
         if isinstance(error, ContextLengthError) and params.max_tokens is None:
             return error.without_max_tokens()
         if isinstance(error, OverloadedError) and self._handle is not None and not self._handle.closed:
-            return OverloadedError(
-                error.message, retry_after_s=retry_after_s(self._handle.stats()), details=error.details
-            )
+            return self._with_retry_after(error, told="retry_after_s" in failure.details)
         return error
+
+    def _with_retry_after(self, error: OverloadedError, *, told: bool) -> OverloadedError:
+        """With the core's own estimate, or one from the time that requests took so far."""
+        handle = self._running()
+        seconds = min(error.retry_after_s, MAX_RETRY_AFTER_S) if told else retry_after_s(handle.stats())
+        return OverloadedError(error.message, kind=error.kind, retry_after_s=seconds, details=error.details)
 
     def _running(self) -> EngineHandle:
         if self._handle is None:

@@ -15,8 +15,10 @@ WORKERS = ("process", "inline", "scripted", "scripted_thread")
 SCRIPTED = ("scripted", "scripted_thread")
 KERNELS = ("auto", "native", "reference")
 QUANTIZATIONS = ("int8", "int8-g32", "int4", "gguf")
+PREFILL_ORDERS = ("fcfs", "shortest_uncached", "longest_cached_prefix")
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 MAX_THREADS = 64
+MAX_TENANT_BYTES = 256
 
 Script = str | list[list[int]]
 
@@ -30,6 +32,7 @@ _CHOICES = {
     "kernels": KERNELS,
     "quantization": QUANTIZATIONS,
     "kv_cache_dtype": KV_CACHE_DTYPES,
+    "prefill_order": PREFILL_ORDERS,
 }
 
 
@@ -53,7 +56,11 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `target_itl_ms`: how long the gap between two tokens of a stream may be, where requests do not say it themselves:
       prompts are computed in chunks that leave room for it. Streams that are ahead may see a gap a fifth longer. None:
       steps are as large as `max_batched_tokens` lets them be.
-    - `max_queued_requests`: requests waiting for room; beyond, `OverloadedError`.
+    - `max_queued_requests`, `max_queued_tokens`: requests waiting for room, and their prompt tokens that the prefix
+      cache does not have; beyond, `OverloadedError`. `max_ttft_ms`: so does a request whose first token is expected
+      later than that after its submission.
+    - `prefill_order`: which of the prompts of one tenant and priority is computed first: `fcfs`, `shortest_uncached`
+      or `longest_cached_prefix`. `tenant_weights`: shares of tenants by name, 0.01..100; 1 for all others.
     - `worker`: `process`, `inline` (a thread here), `scripted` (no model, a process), `scripted_thread` (no model, a
       thread here). `script`: a file with a JSON list of token ids per line, or those lists; line `i mod n` answers the
       i-th request, without a script the next token is a hash of all before. `script_step_ms`: time of its step.
@@ -76,6 +83,10 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_prefill_tokens: int | None = None
     target_itl_ms: float | None = None
     max_queued_requests: int = 1024
+    max_queued_tokens: int | None = None
+    max_ttft_ms: float | None = None
+    prefill_order: str = "fcfs"
+    tenant_weights: dict[str, float] = {}  # msgspec copies empty defaults
     device: str = "auto"
     worker: str = "process"
     worker_python: str | None = None
@@ -115,7 +126,8 @@ def _check_ranges(config: EngineConfig, found: Problems) -> None:
         found.require(name, bool(value.strip()), "a name that is not empty")
     for _, value in found.values("block_size"):
         found.require("block_size", value in {1 << power for power in range(9)}, "a power of two from 1 to 256")
-    found.at_least(1, "max_running", "max_batched_tokens", "max_prefill_tokens", "max_queued_requests")
+    found.at_least(1, "max_running", "max_batched_tokens", "max_prefill_tokens")
+    _check_queue(found)
     found.between(1, MAX_THREADS, "threads")
     found.at_least(2, "max_model_len")
     found.at_least(1, "kv_cache_bytes")
@@ -132,6 +144,16 @@ def _check_ranges(config: EngineConfig, found: Problems) -> None:
     for name, value in found.values("script"):
         if isinstance(value, str):
             found.require(name, os.path.isfile(value), "an existing file")
+
+
+def _check_queue(found: Problems) -> None:
+    found.at_least(1, "max_queued_requests", "max_queued_tokens")
+    for name, value in found.values("max_ttft_ms"):
+        found.require(name, 0.0 < value <= 1e9, "milliseconds above 0, at most 1e9")
+    for name, value in found.values("tenant_weights"):
+        named = all(tenant and len(tenant.encode()) <= MAX_TENANT_BYTES for tenant in value)
+        found.require(name, named, f"names of 1 to {MAX_TENANT_BYTES} bytes")
+        found.require(name, all(0.01 <= weight <= 100.0 for weight in value.values()), "weights from 0.01 to 100")
 
 
 def native_only(config: EngineConfig) -> list[str]:

@@ -98,7 +98,7 @@ def parse(value: Any, kind: Any) -> Any:
         return msgspec.convert(None if text.lower() == "none" else value, kind)
     except msgspec.ValidationError:
         pass
-    if text.startswith("["):
+    if text.startswith(("[", "{")):
         try:
             return msgspec.json.decode(text, type=kind)
         except msgspec.DecodeError as error:
@@ -218,6 +218,9 @@ def _toml_value(value: Any) -> str:
         return _toml_string(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        pairs = [f"{_toml_string(key)} = {_toml_value(item)}" for key, item in value.items()]
+        return "{" + ", ".join(pairs) + "}"
     raise TypeError(f"no TOML for {type(value).__name__}")
 
 

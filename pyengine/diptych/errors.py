@@ -118,13 +118,30 @@ class NeverFitsError(RequestError):
 
 
 class OverloadedError(DiptychError):
-    """The queue is full: HTTP 503. `retry_after_s` is estimated from the backlog, in whole seconds, at least 1."""
+    """There is more work than can be done in time: HTTP 503, or 429 where the caller's own is too much.
+
+    `kind`: queue_full, queued_tokens, too_late (the first token would come later than it may), or tenant_queue_full.
+    `retry_after_s` is estimated from the backlog, in whole seconds, at least 1.
+    """
 
     kind = "queue_full"
 
-    def __init__(self, message: str, *, retry_after_s: int = 1, details: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message, details={**(details or {}), "retry_after_s": retry_after_s})
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str | None = None,
+        retry_after_s: int = 1,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, kind=kind, details={**(details or {}), "retry_after_s": retry_after_s})
         self.retry_after_s = retry_after_s
+
+
+class RequestTimeoutError(DiptychError, TimeoutError):
+    """The request's `timeout` or `ttft_timeout` passed before it had a token: HTTP 504. `kind` says which."""
+
+    kind = "timeout"
 
 
 class EngineFailure(DiptychError):
@@ -139,6 +156,9 @@ class RequestAborted(DiptychError):
     kind = "aborted"
 
 
+# Kinds of `OverloadedError`.
+OVERLOADS = frozenset({"queue_full", "tenant_queue_full", "queued_tokens", "too_late"})
+
 _BY_KIND: dict[str, Callable[..., DiptychError]] = {
     "invalid_prompt": InvalidPromptError,
     "invalid_parameter": InvalidParameterError,
@@ -149,6 +169,8 @@ _BY_KIND: dict[str, Callable[..., DiptychError]] = {
     "engine_closed": EngineClosedError,
     "engine_forked": EngineForkedError,
     "engine_start": EngineStartError,
+    "timeout": RequestTimeoutError,
+    "ttft_timeout": RequestTimeoutError,
 }
 
 
@@ -162,8 +184,9 @@ def from_kind(kind: str, message: str, details: str | Mapping[str, Any] = "{}") 
     parsed = json.loads(details) if isinstance(details, str) else details
     if not isinstance(parsed, Mapping):
         parsed = {"details": parsed}
-    if kind == "queue_full":
-        return OverloadedError(message, details=parsed)
+    if kind in OVERLOADS:
+        told = parsed.get("retry_after_s", 1)
+        return OverloadedError(message, kind=kind, retry_after_s=told, details=parsed)
     return _BY_KIND.get(kind, EngineFailure)(message, kind=kind, details=parsed)
 
 
@@ -182,6 +205,7 @@ __all__ = [
     "OverloadedError",
     "RequestAborted",
     "RequestError",
+    "RequestTimeoutError",
     "TemplateError",
     "from_kind",
 ]

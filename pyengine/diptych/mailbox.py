@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from diptych.errors import DiptychError
-from diptych.output import Output, Timings, Usage
+from diptych.output import FinishReason, Output, Timings, Usage
 from diptych.record import RequestRecord
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Mailbox:
         return Output(
             text="".join(self._text),
             token_ids=self._token_ids,
-            finish_reason="stop" if finished.reason == "stop" else "length",
+            finish_reason=cast("FinishReason", finished.reason),
             stop_reason=reason,
             usage=Usage(finished.prompt_tokens, finished.completion_tokens, finished.cached_tokens),
             timings=Timings(*finished.timings),

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from diptych.config import EngineConfig
-from diptych.errors import ContextLengthError, DiptychError, EngineFailure, InvalidParameterError, from_kind
+from diptych.errors import (
+    ContextLengthError,
+    DiptychError,
+    EngineFailure,
+    InvalidParameterError,
+    OverloadedError,
+    from_kind,
+)
 from diptych.handle import EngineHandle
 from diptych.output import Completion, FinishReason, Timings, Usage
 from diptych.params import SamplingParams, params_json
@@ -167,7 +174,7 @@ class _Batch:
 
     def _failed(self, index: int, error: DiptychError) -> None:
         """The queue belongs to other threads too: what found it full is sent again. Any other error ends the batch."""
-        if error.kind != "queue_full":
+        if not isinstance(error, OverloadedError):
             raise error
         self._pending.appendleft(index)
         self._limit = max(1, len(self._open))

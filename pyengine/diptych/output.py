@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "timeout"]
 
 
 class Usage(msgspec.Struct, frozen=True):

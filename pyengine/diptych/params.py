@@ -1,4 +1,4 @@
-"""`SamplingParams`: how one request picks its tokens and when it stops."""
+"""`SamplingParams`: how one request picks its tokens, when it stops, and how it stands to others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from diptych.config import LONGEST_ITL_MS, SHORTEST_ITL_MS
+from diptych.config import LONGEST_ITL_MS, MAX_TENANT_BYTES, SHORTEST_ITL_MS
 from diptych.errors import InvalidParameterError
 from diptych.validation import Problems, shown
 
@@ -27,6 +27,11 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `skip_special_tokens`: leave special tokens out of the text. `return_prompt_ids`: the first output has them.
     - `target_itl_ms`: how long the gap between two tokens may be, instead of the engine's own setting; the strictest of
       the running requests decides how much of others' prompts is computed beside them.
+    - `priority`: 0..255, lower goes first, and takes row and memory from higher ones. `tenant`: who asks; tenants of
+      one priority share by weight.
+    - `timeout`: seconds from arrival until the request ends, with finish reason "timeout" and what it has, or with
+      `RequestTimeoutError` if that is nothing. `ttft_timeout`: seconds until its first token must be there; else the
+      same error. Where either is expected to pass, `OverloadedError` tells so at once.
     """
 
     max_tokens: int | None = 16
@@ -46,6 +51,10 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip_special_tokens: bool = True
     return_prompt_ids: bool = False
     target_itl_ms: float | None = None
+    priority: int = 0
+    tenant: str | None = None
+    timeout: float | None = None
+    ttft_timeout: float | None = None
 
     def validate(self, vocabulary: int | None = None) -> None:
         """Raise one `InvalidParameterError` that lists every problem; with `vocabulary`, token ids must be below it."""
@@ -73,9 +82,22 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
     found.between(SHORTEST_ITL_MS, LONGEST_ITL_MS, "target_itl_ms")
     for name, value in found.values("max_tokens", "top_k"):
         found.require(name, value < 2**31, "a number below 2147483648")
+    found.between(0, 255, "priority")
+    for name, value in found.values("timeout", "ttft_timeout"):
+        found.require(name, 0.0 < value <= 1e9, "seconds above 0, at most 1e9")
+    for name, value in found.values("tenant"):
+        found.require(name, 0 < _size(value) <= MAX_TENANT_BYTES, f"text of 1 to {MAX_TENANT_BYTES} bytes")
     _check_stop(params, found)
     _check_ids(params, found, vocabulary)
     return found.lines
+
+
+def _size(text: str) -> int:
+    """Bytes of a text; 0 for what is none."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return 0
 
 
 def _check_stop(params: SamplingParams, found: Problems) -> None:

@@ -51,6 +51,13 @@ class StepModel(msgspec.Struct, frozen=True):
     observations: tuple[int, int, int]
 
 
+class Backlog(msgspec.Struct, frozen=True):
+    """What waits: requests, and their prompt tokens that the prefix cache does not have."""
+
+    requests: int
+    tokens: int
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Counters since the engine's start, and its state now. Histograms in seconds, prefix cache counts in tokens.
 
@@ -84,6 +91,9 @@ class EngineStats(msgspec.Struct, frozen=True):
     step_model: StepModel | None = None
     last_restart: Restart | None = None
     last_worker_error: str | None = None
+    tokens_waiting: int = 0
+    waiting_by_priority: dict[int, Backlog] = {}
+    requests_expired: dict[str, int] = {}
 
     @property
     def kv_cache_usage_ratio(self) -> float:

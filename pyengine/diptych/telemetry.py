@@ -96,6 +96,10 @@ def request_attributes(operation: str, model: str, params: SamplingParams) -> di
         "gen_ai.request.frequency_penalty": params.frequency_penalty,
         "gen_ai.request.seed": params.seed,
         "gen_ai.request.stop_sequences": list(params.stop) or None,
+        "diptych.request.priority": params.priority,
+        "diptych.request.tenant": params.tenant,
+        "diptych.request.timeout": params.timeout,
+        "diptych.request.ttft_timeout": params.ttft_timeout,
     }
     return {name: value for name, value in asked.items() if value is not None}
 

@@ -101,7 +101,11 @@ def _from_engine(error: errors.DiptychError, prompt_field: str | None) -> ApiErr
         code = "context_length_exceeded" if isinstance(error, errors.ContextLengthError) else error.kind
         return ApiError(400, error.message, code=code, param=_param(error, prompt_field))
     if isinstance(error, errors.OverloadedError):
-        return ApiError(503, error.message, code=error.kind, headers={"Retry-After": str(error.retry_after_s)})
+        status = 429 if error.kind == "tenant_queue_full" else 503
+        return ApiError(status, error.message, code=error.kind, headers={"Retry-After": str(error.retry_after_s)})
+    if isinstance(error, errors.RequestTimeoutError):
+        # The time that the client gave is over: OpenAI's libraries would send the request again.
+        return ApiError(504, error.message, code=error.kind, headers={"x-should-retry": "false"})
     if isinstance(error, errors.EngineClosedError | errors.EngineStartError):
         return ApiError(503, error.message, code=error.kind, headers={"Retry-After": "5"})
     return ApiError(500, error.message, code=error.kind)

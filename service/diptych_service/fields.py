@@ -52,7 +52,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "logprob_token_ids": ([],),
     "min_tokens": (0,),
     "n": (1,),
-    "priority": (0,),
     "prompt_logprobs": (),
     "repetition_detection": (),
     "response_format": ({"type": "text"},),

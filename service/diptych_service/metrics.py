@@ -9,12 +9,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from diptych import AsyncEngine
-from diptych.errors import EngineClosedError
+from diptych.errors import OVERLOADS, EngineClosedError
 from diptych.stats import EngineStats, Histogram
 
 _GAUGES = {
     "requests_running": "Requests that hold KV blocks.",
     "requests_waiting": "Accepted requests that wait to be admitted or, preempted, to come back.",
+    "tokens_waiting": "Prompt tokens of waiting requests that the prefix cache does not have.",
     "worker_alive": "1 while the worker answers, 0 while it is being restarted.",
 }
 _COUNTERS = {
@@ -68,6 +69,7 @@ class EngineCollector(Collector):
             yield counter
         yield from _inter_token_latency(stats, labels)
         yield _requests_total(stats.requests_total, labels)
+        yield from _queue(stats, labels)
         for name, text in _HISTOGRAMS.items():
             yield _histogram(name, text, labels, stats.histograms[name])
 
@@ -97,11 +99,29 @@ def _inter_token_latency(stats: EngineStats, labels: list[str]) -> Iterable[Metr
 
 
 def _requests_total(by_reason: dict[str, int], labels: list[str]) -> Metric:
-    text = "Requests that ended, by reason: stop, length, abort, or the kind of the error."
+    text = "Requests that ended, by reason: stop, length, timeout, abort, or the kind of the error."
     counter = CounterMetricFamily("diptych_requests", text, labels=["model_name", "reason"])
     for reason, count in sorted(by_reason.items()):
         counter.add_metric([*labels, reason], count)
     return counter
+
+
+def _queue(stats: EngineStats, labels: list[str]) -> Iterable[Metric]:
+    text = "Waiting requests by priority, lower first."
+    waiting = GaugeMetricFamily("diptych_requests_waiting_by_priority", text, labels=["model_name", "priority"])
+    for priority, backlog in sorted(stats.waiting_by_priority.items()):
+        waiting.add_metric([*labels, str(priority)], backlog.requests)
+    yield waiting
+    text = "Requests that were refused because of what waited already, by reason."
+    refused = CounterMetricFamily("diptych_requests_refused", text, labels=["model_name", "reason"])
+    for reason in sorted(OVERLOADS):
+        refused.add_metric([*labels, reason], stats.requests_total.get(reason, 0))
+    yield refused
+    text = "Requests whose timeout or ttft_timeout passed, by whether they waited or ran."
+    expired = CounterMetricFamily("diptych_requests_expired", text, labels=["model_name", "state"])
+    for state, count in sorted(stats.requests_expired.items()):
+        expired.add_metric([*labels, state], count)
+    yield expired
 
 
 def _histogram(name: str, text: str, labels: list[str], data: Histogram) -> Metric:

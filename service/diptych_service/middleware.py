@@ -14,6 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 from diptych_service.errors import ApiError, from_exception, shutting_down
 from diptych_service.lifecycle import LIFECYCLE
 from diptych_service.protocol import SERVER_NAME
+from diptych_service.tenants import KEY_TENANT, name_of_key
 from diptych_service.tracing import OPERATIONS, response_headers
 
 _REQUEST_ID = web.RequestKey("request_id", str)
@@ -53,21 +54,24 @@ def require_key(api_keys: Sequence[str]) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if hashes and request.path.startswith("/v1/") and not _authorised(request, hashes):
-            raise ApiError(
-                401,
-                "A valid API key is required: send it as 'Authorization: Bearer KEY'.",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+        if hashes and request.path.startswith("/v1/"):
+            digest = _key_of(request, hashes)
+            if digest is None:
+                raise ApiError(
+                    401,
+                    "A valid API key is required: send it as 'Authorization: Bearer KEY'.",
+                    code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+            request[KEY_TENANT] = name_of_key(digest)
         return await handler(request)
 
     return check
 
 
-def _authorised(request: web.Request, hashes: Sequence[bytes]) -> bool:
-    """Compares with every key, in a time that tells nothing about them."""
+def _key_of(request: web.Request, hashes: Sequence[bytes]) -> bytes | None:
+    """The hash of the valid key that was sent. Compares with every key, in a time that tells nothing about them."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     given = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
     matches = [hmac.compare_digest(given, expected) for expected in hashes]
-    return scheme.lower() == "bearer" and any(matches)
+    return given if scheme.lower() == "bearer" and any(matches) else None

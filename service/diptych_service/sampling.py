@@ -24,10 +24,15 @@ _SAME = (
     "include_stop_str_in_output",
     "skip_special_tokens",
     "target_itl_ms",
+    "priority",
+    "timeout",
+    "ttft_timeout",
 )
 
 
-def sampling_params(request: SamplingFields, defaults: Mapping[str, Any], max_tokens: int | None) -> SamplingParams:
+def sampling_params(
+    request: SamplingFields, defaults: Mapping[str, Any], max_tokens: int | None, tenant: str | None
+) -> SamplingParams:
     """Parameters of a request over the model's own defaults; not validated yet."""
     chosen: dict[str, Any] = dict(defaults)
     for name in _SAME:
@@ -35,6 +40,7 @@ def sampling_params(request: SamplingFields, defaults: Mapping[str, Any], max_to
         if value is not None:
             chosen[name] = value
     chosen["max_tokens"] = max_tokens
+    chosen["tenant"] = tenant
     if request.stop is not None:
         chosen["stop"] = [request.stop] if isinstance(request.stop, str) else request.stop
     if request.logit_bias is not None:

@@ -41,6 +41,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     target_itl_ms: float | None = None
+    priority: int | None = None
+    timeout: float | None = None
+    ttft_timeout: float | None = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):

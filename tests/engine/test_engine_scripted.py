@@ -209,6 +209,34 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(folder: Path) -> No
     assert all(1 <= error.retry_after_s <= 120 for error in refused)
 
 
+async def test_a_request_ends_at_its_timeout_with_what_it_has(folder: Path, oracle: HashOracle) -> None:
+    config = EngineConfig(str(folder), worker="scripted", script_step_ms=20.0, max_running=1)
+    async with AsyncEngine(config) as engine:
+        cut_off = SamplingParams(max_tokens=1000, ignore_eos=True, timeout=0.5)
+        _, ids, last = await collect(engine, [5, 6], cut_off)
+        assert last.finish_reason == "timeout"
+        assert 2 <= len(ids) <= 40
+        assert ids == oracle.continuation([5, 6], len(ids))
+        running = asyncio.ensure_future(collect(engine, [5, 6], SamplingParams(max_tokens=100, ignore_eos=True)))
+        await until(lambda: engine.stats().requests_running == 1)
+        for field in ("timeout", "ttft_timeout"):
+            with pytest.raises(errors.RequestTimeoutError) as raised:
+                await collect(engine, [7], SamplingParams(**{field: 0.2}))
+            assert raised.value.kind == field
+        running.cancel()
+        assert engine.stats().requests_expired == {"waiting": 2, "running": 1}
+
+
+async def test_an_urgent_request_is_served_first(folder: Path) -> None:
+    config = EngineConfig(str(folder), worker="scripted", script_step_ms=5.0, max_running=1)
+    async with AsyncEngine(config) as engine:
+        low = asyncio.ensure_future(collect(engine, [5], SamplingParams(max_tokens=60, ignore_eos=True, priority=9)))
+        await until(lambda: engine.stats().requests_running == 1)
+        await collect(engine, [6], SamplingParams(max_tokens=5, priority=2))
+        assert not low.done()
+        assert len((await low)[1]) == 60
+
+
 async def test_a_killed_worker_costs_a_pause_and_no_token(folder: Path, oracle: HashOracle) -> None:
     config = EngineConfig(str(folder), worker="scripted", script_step_ms=2.0)
     async with AsyncEngine(config) as engine:

@@ -29,6 +29,7 @@ def test_ranges_of_floats_hold_and_nan_and_infinity_are_outside_all_of_them(valu
     assert accepts(repetition_penalty=value) == (1.2e-38 < value < 3.4e38)
     assert accepts(target_itl_ms=value) == (0.001 <= value <= 3_600_000)
     assert accepts(logit_bias={5: value}) == (-100 <= value <= 100)
+    assert accepts(timeout=value) == accepts(ttft_timeout=value) == (0 < value <= 1e9)
 
 
 @given(st.integers(-(2**70), 2**70) | st.integers(-3, 120))
@@ -36,6 +37,7 @@ def test_ranges_of_integers_hold(value: int) -> None:
     assert accepts(max_tokens=value) == (1 <= value < 2**31)
     assert accepts(top_k=value) == (-1 <= value < 2**31)
     assert accepts(seed=value) == (-(2**63) <= value < 2**63)
+    assert accepts(priority=value) == (0 <= value <= 255)
     assert accepts(stop_token_ids=[value]) == (0 <= value < 100)
     assert accepts(logit_bias={value: 1.0}) == (0 <= value < 100)
 

@@ -12,6 +12,10 @@ PATH = "/v1/completions"
 NAMES = {
     "diptych_requests_running": "gauge",
     "diptych_requests_waiting": "gauge",
+    "diptych_tokens_waiting": "gauge",
+    "diptych_requests_waiting_by_priority": "gauge",
+    "diptych_requests_refused": "counter",
+    "diptych_requests_expired": "counter",
     "diptych_worker_alive": "gauge",
     "diptych_kv_cache_usage_ratio": "gauge",
     "diptych_prefix_cache_queries": "counter",

@@ -40,17 +40,20 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` reached.
     Length,
+    /// `timeout` passed; what there is of the output stands.
+    Timeout,
     /// Aborted by the caller.
     Abort,
 }
 
 impl FinishReason {
-    /// `"stop"`, `"length"` or `"abort"`.
+    /// `"stop"`, `"length"`, `"timeout"` or `"abort"`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::Timeout => "timeout",
             Self::Abort => "abort",
         }
     }
@@ -105,6 +108,16 @@ pub enum FailureKind {
     NeverFits,
     /// Too many open requests.
     QueueFull,
+    /// Too many open requests of one tenant.
+    TenantQueueFull,
+    /// Too many prompt tokens wait.
+    QueuedTokens,
+    /// The first token would come later than `max_ttft_ms`, or than the request can wait.
+    TooLate,
+    /// `timeout` passed before the first token.
+    Timeout,
+    /// `ttft_timeout` passed before the first token.
+    TtftTimeout,
     /// The chat template refused the messages.
     Template,
     /// The tokenizer refused the text.
@@ -134,6 +147,11 @@ impl FailureKind {
             Self::ContextLength => "context_length",
             Self::NeverFits => "never_fits",
             Self::QueueFull => "queue_full",
+            Self::TenantQueueFull => "tenant_queue_full",
+            Self::QueuedTokens => "queued_tokens",
+            Self::TooLate => "too_late",
+            Self::Timeout => "timeout",
+            Self::TtftTimeout => "ttft_timeout",
             Self::Template => "template",
             Self::Tokenizer => "tokenizer",
             Self::InvalidParameter => "invalid_parameter",

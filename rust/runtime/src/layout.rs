@@ -315,6 +315,10 @@ mod tests {
             target_itl_ns: None,
             max_model_len: 100,
             max_queued_requests: 5,
+            max_queued_tokens: None,
+            max_ttft_ms: None,
+            prefill_order: diptych_core::PrefillOrder::Fcfs,
+            tenant_weights: std::collections::BTreeMap::new(),
             prefix_cache: true,
             overlap_depth: 1,
         }

@@ -24,6 +24,7 @@ mod shared;
 mod stats;
 mod sync;
 mod text;
+mod urgency;
 pub mod worker;
 
 pub use crate::engine::{Engine, Ready};

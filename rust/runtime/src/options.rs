@@ -1,9 +1,13 @@
 //! What an engine and a request are given, as JSON.
 
+use std::collections::BTreeMap;
+
+use diptych_core::PrefillOrder;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::EngineError;
+use crate::urgency::is_time;
 
 /// Everything that [`crate::Engine::start`] needs.
 #[derive(Clone, Debug, Deserialize)]
@@ -112,6 +116,18 @@ pub struct Limits {
     pub max_model_len: u32,
     /// Requests that may be open beyond `max_running`.
     pub max_queued_requests: u32,
+    /// Uncached prompt tokens that may wait for admission.
+    #[serde(default)]
+    pub max_queued_tokens: Option<u64>,
+    /// A request whose first token is predicted to come later than this is refused; milliseconds.
+    #[serde(default)]
+    pub max_ttft_ms: Option<f64>,
+    /// Order of prompts within a tenant and class.
+    #[serde(default)]
+    pub prefill_order: PrefillOrder,
+    /// Shares of tenants, 0.01 to 100; 1 for those who are not named.
+    #[serde(default)]
+    pub tenant_weights: BTreeMap<String, f64>,
     /// Whether finished blocks are found again.
     pub prefix_cache: bool,
     /// Steps launched and not retired when a plan is made.
@@ -138,7 +154,26 @@ impl EngineOptions {
                 "worker.python is empty: a worker process needs an interpreter".to_owned(),
             ));
         }
+        options.limits.check_queue()?;
         Ok(options)
+    }
+}
+
+impl Limits {
+    fn check_queue(&self) -> Result<(), EngineError> {
+        if let Some(limit) = self.max_ttft_ms.filter(|&limit| !is_time(limit * 1e-3)) {
+            return Err(EngineError::Options(format!(
+                "max_ttft_ms is {limit}: give a positive number of milliseconds"
+            )));
+        }
+        for (tenant, weight) in &self.tenant_weights {
+            if !(0.01..=100.0).contains(weight) {
+                return Err(EngineError::Options(format!(
+                    "the weight of tenant {tenant:?} is {weight}: give a number from 0.01 to 100"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,9 +3,13 @@
 use serde::Deserialize;
 
 use crate::EngineError;
+use crate::urgency::{is_time, tenant_number};
 use diptych_core::Sampling;
 
-/// All keys but optional ones must be there: their defaults belong to the caller.
+/// Bytes of a tenant's name.
+const MAX_TENANT: usize = 256;
+
+/// All keys but optional ones and `priority` must be there: their defaults belong to the caller.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(
@@ -33,6 +37,18 @@ pub(crate) struct Params {
     pub(crate) return_prompt_ids: bool,
     /// Target for the gap between two tokens in nanoseconds, instead of the engine's.
     pub(crate) target_itl_ns: Option<u64>,
+    /// Class of urgency, lower first.
+    #[serde(default)]
+    pub(crate) priority: u8,
+    /// Who asks: tenants of a class share by weight.
+    #[serde(default)]
+    pub(crate) tenant: Option<String>,
+    /// Seconds from arrival until the request ends, whatever it has.
+    #[serde(default)]
+    pub(crate) timeout: Option<f64>,
+    /// Seconds from arrival until its first token must be there.
+    #[serde(default)]
+    pub(crate) ttft_timeout: Option<f64>,
 }
 
 impl Params {
@@ -81,8 +97,25 @@ impl Params {
         if self.target_itl_ns == Some(0) {
             problems.push("target_itl_ns is 0: at least 1, or none".to_owned());
         }
+        self.urgency_problems(&mut problems);
         self.list_problems(vocabulary, &mut problems);
         problems
+    }
+
+    fn urgency_problems(&self, problems: &mut Vec<String>) {
+        for (name, value) in [
+            ("timeout", self.timeout),
+            ("ttft_timeout", self.ttft_timeout),
+        ] {
+            if let Some(value) = value.filter(|&value| !is_time(value)) {
+                problems.push(format!("{name} is {value}: a number of seconds above 0"));
+            }
+        }
+        let name = self.tenant.as_deref().unwrap_or("-");
+        if name.is_empty() || name.len() > MAX_TENANT {
+            let length = name.len();
+            problems.push(format!("tenant has {length} bytes: from 1 to {MAX_TENANT}"));
+        }
     }
 
     fn list_problems(&self, vocabulary: u32, problems: &mut Vec<String>) {
@@ -106,6 +139,11 @@ impl Params {
             problems.push(format!("stop_token_ids has {id}: below {vocabulary}"));
         }
         problems.truncate(16);
+    }
+
+    /// The core's number of the tenant.
+    pub(crate) fn tenant_number(&self) -> u64 {
+        tenant_number(self.tenant.as_deref())
     }
 
     /// What the core needs of them; `drawn` is the seed of a request without one.
@@ -169,6 +207,12 @@ pub(crate) mod tests {
             ("logit_bias", serde_json::json!([[100, 1.0]])),
             ("logit_bias", serde_json::json!([[1, 1.0], [1, 2.0]])),
             ("stop_token_ids", serde_json::json!([100])),
+            ("timeout", serde_json::json!(0)),
+            ("timeout", serde_json::json!(1e10)),
+            ("ttft_timeout", serde_json::json!(-1)),
+            ("tenant", serde_json::json!("")),
+            ("tenant", serde_json::json!("x".repeat(257))),
+            ("priority", serde_json::json!(256)),
         ];
         for (key, value) in cases {
             let error = parse(key, value.clone()).expect_err(&format!("{key} {value}"));

@@ -15,6 +15,7 @@ use crate::messages::{Problem, Submission};
 use crate::now_ns;
 use crate::options::Prompt;
 use crate::shared::{Open, Shared, lock};
+use crate::urgency::after;
 
 /// A prompt of at most this many bytes is short: well under a millisecond of work.
 const SHORT: usize = 16 * 1024;
@@ -173,6 +174,14 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         has_stop_strings: !params.stop.is_empty(),
         namespace: 0,
         target_itl_ns: params.target_itl_ns,
+        priority: params.priority,
+        tenant: params.tenant_number(),
+        deadline: params
+            .timeout
+            .map(|seconds| after(job.open.arrived, seconds)),
+        first_token_deadline: params
+            .ttft_timeout
+            .map(|seconds| after(job.open.arrived, seconds)),
         sampling: params.sampling(job.seed),
     };
     Ok(Box::new(Submission {

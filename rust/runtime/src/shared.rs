@@ -11,7 +11,7 @@ use crate::engine::Ready;
 use crate::frame::{Done, FailureKind, FinishReason, Finished, Frame, Timings};
 use crate::mailbox::Mailbox;
 use crate::messages::{Command, Problem, Submission, TextMessage};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, Limits};
 use crate::params::Params;
 use crate::stats::{Snapshot, Statistics};
 use crate::{EngineError, FrameQueue};
@@ -43,6 +43,8 @@ pub(crate) struct Open {
     pub(crate) queue: Arc<FrameQueue>,
     pub(crate) params: Params,
     pub(crate) arrived: u64,
+    /// The core's number of the tenant.
+    tenant: u64,
     /// Who may end the request: see [`Stage`].
     stage: AtomicU8,
     pub(crate) aborted: AtomicBool,
@@ -64,6 +66,7 @@ impl Open {
         Self {
             number,
             queue,
+            tenant: params.tenant_number(),
             params,
             arrived,
             stage: AtomicU8::new(Stage::Prompt as u8),
@@ -173,6 +176,58 @@ impl std::fmt::Debug for Texts {
 struct Registry {
     next: u64,
     open: HashMap<u64, Arc<Open>>,
+    /// Open requests of each tenant that has a name and any.
+    tenants: HashMap<u64, usize>,
+}
+
+/// How many times as many requests as there is room for others a tenant may have open: one that is
+/// alone fills four fifths of the room (dynamic thresholds: Choudhury and Hahne, 1998).
+const TENANT_SHARE: usize = 4;
+
+impl Registry {
+    fn insert(&mut self, open: Arc<Open>) {
+        if open.tenant != 0 {
+            *self.tenants.entry(open.tenant).or_default() += 1;
+        }
+        self.open.insert(open.number, open);
+    }
+
+    fn remove(&mut self, request: u64) -> Option<Arc<Open>> {
+        let open = self.open.remove(&request)?;
+        if let Some(count) = self.tenants.get_mut(&open.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.tenants.remove(&open.tenant);
+            }
+        }
+        Some(open)
+    }
+
+    /// Why no more requests of a tenant are taken.
+    fn refusal(&self, tenant: u64, limits: &Limits) -> Option<Problem> {
+        let limit = limits.max_running as usize + limits.max_queued_requests as usize;
+        let open = self.open.len();
+        let own = self.tenants.get(&tenant).copied().unwrap_or(0);
+        let (kind, message) = if open >= limit {
+            let message = format!(
+                "{open} requests are open, at most {limit} may be (max_running {} + max_queued_requests {}): retry later",
+                limits.max_running, limits.max_queued_requests
+            );
+            (FailureKind::QueueFull, message)
+        } else if own > 0 && own >= TENANT_SHARE * (limit - open) {
+            let message = format!(
+                "{own} requests of this tenant are open, and the rest of the room for {limit} is kept for others: retry later"
+            );
+            (FailureKind::TenantQueueFull, message)
+        } else {
+            return None;
+        };
+        let problem = Problem::new(kind, message)
+            .with("open_requests", open)
+            .with("max_running", limits.max_running)
+            .with("max_queued_requests", limits.max_queued_requests);
+        Some(problem)
+    }
 }
 
 impl Shared {
@@ -206,24 +261,12 @@ impl Shared {
         params: Params,
         arrived: u64,
     ) -> (Arc<Open>, Option<Problem>) {
-        let limits = &self.options.limits;
-        let limit = limits.max_running as usize + limits.max_queued_requests as usize;
         let mut registry = lock(&self.registry);
         let number = registry.next;
         registry.next += 1;
         let open = Arc::new(Open::new(number, Arc::clone(queue), params, arrived));
-        let others = registry.open.len();
-        registry.open.insert(number, Arc::clone(&open));
-        let problem = (others >= limit).then(|| {
-            let message = format!(
-                "{others} requests are open, at most {limit} may be (max_running {} + max_queued_requests {}): retry later",
-                limits.max_running, limits.max_queued_requests
-            );
-            Problem::new(FailureKind::QueueFull, message)
-                .with("open_requests", others)
-                .with("max_running", limits.max_running)
-                .with("max_queued_requests", limits.max_queued_requests)
-        });
+        let problem = registry.refusal(open.tenant, &self.options.limits);
+        registry.insert(Arc::clone(&open));
         (open, problem)
     }
 
@@ -237,7 +280,7 @@ impl Shared {
 
     /// Ends a request with its last frame. Whoever comes second does nothing.
     pub(crate) fn finish(&self, mut frame: Frame, done: Done) {
-        let Some(open) = lock(&self.registry).open.remove(&frame.request) else {
+        let Some(open) = lock(&self.registry).remove(frame.request) else {
             return;
         };
         lock(&self.statistics).done(&done);

@@ -184,12 +184,34 @@ impl StepModel {
 pub(crate) struct Snapshot {
     pub(crate) core: diptych_core::Stats,
     pub(crate) step_model: Option<StepModel>,
+    /// Priority, waiting requests and their uncached prompt tokens.
+    pub(crate) waiting: Vec<(u8, u32, u64)>,
     pub(crate) epoch: u64,
     pub(crate) worker_restarts: u64,
     pub(crate) worker_alive: bool,
     pub(crate) worker_pid: Option<u32>,
     pub(crate) last_restart: Option<Restart>,
     pub(crate) last_worker_error: Option<String>,
+}
+
+impl Snapshot {
+    /// Takes over what waits in the core.
+    pub(crate) fn count_waiting(&mut self, core: Option<&diptych_core::Core>) {
+        self.waiting.clear();
+        if let Some(core) = core {
+            self.waiting.extend(core.waiting_by_priority());
+        }
+    }
+
+    fn waiting_json(&self) -> BTreeMap<String, Value> {
+        let waiting = self.waiting.iter();
+        waiting
+            .map(|&(priority, requests, tokens)| {
+                let waiting = json!({"requests": requests, "tokens": tokens});
+                (priority.to_string(), waiting)
+            })
+            .collect()
+    }
 }
 
 /// The statistics as JSON.
@@ -203,6 +225,9 @@ pub(crate) fn to_json(
     let json = json!({
         "requests_running": core.running,
         "requests_waiting": core.waiting,
+        "tokens_waiting": core.waiting_tokens,
+        "waiting_by_priority": snapshot.waiting_json(),
+        "requests_expired": {"waiting": core.expired_waiting, "running": core.expired_running},
         "kv_blocks_total": core.blocks,
         "kv_blocks_used": core.used_blocks,
         "kv_blocks_cached": core.cached_blocks,

@@ -7,6 +7,9 @@ use crate::schedule::Budget;
 use crate::waiting::Ticket;
 use crate::{Core, Error, Handle, Request};
 
+/// Steps of a kind that a latency model must have seen to be asked.
+const LEARNT: u64 = 16;
+
 /// Observed time after which older observations count half: about 17 seconds.
 const HALF_LIFE_NS: u64 = 1 << 34;
 
@@ -146,13 +149,10 @@ impl Core {
 
     /// Time for this many prompt tokens in nanoseconds: at the rate of late, or before prompts ever
     /// had to wait, by what the latency model says of steps as full as they may be beside the rows
-    /// that decode now. `None` before any step has retired.
+    /// that decode now. `None` before it has seen enough of them.
     fn time_for(&self, tokens: u64) -> Option<u64> {
         if let Some(time) = self.prompt_rate.predict(tokens) {
             return Some(time);
-        }
-        if self.counters.steps == 0 {
-            return None;
         }
         let mut work = Work::default();
         for slot in self.running.slots() {
@@ -166,7 +166,11 @@ impl Core {
         let share = u64::from(chunk.max(1)).min(tokens.max(1));
         work.add_chunk(0, share as u32);
         work.logit_rows = work.decode_rows + 1;
-        let step = self.latency.model.predict(&work);
+        let model = &self.latency.model;
+        if model.observations(work.kind()) < LEARNT {
+            return None;
+        }
+        let step = model.predict(&work);
         Some(step.saturating_mul(tokens.div_ceil(share)))
     }
 

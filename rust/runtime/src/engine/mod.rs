@@ -1,5 +1,6 @@
 //! The engine's face: everything here may be called from any thread.
 
+mod lateness;
 mod link;
 mod poison;
 mod refusal;
@@ -27,6 +28,7 @@ use crate::params::Params;
 use crate::prompts::{PromptJob, longest_prompt, run_job, run_prompts};
 use crate::shared::{Owner, Shared, Slot, Texts, lock};
 use crate::text::run_text;
+use crate::urgency::tenant_number;
 use crate::worker::{Port, PortError};
 use crate::{EngineError, FrameQueue, Prompt, os, stats};
 
@@ -356,6 +358,14 @@ fn core_config(options: &EngineOptions, capacities: Capacities) -> Result<CoreCo
         // The number of open requests is bounded when they are registered, prompts that are being tokenised included; requests that the
         // text side has ended may stay in the core a little longer.
         max_queued_requests: u32::MAX,
+        max_queued_tokens: limits.max_queued_tokens,
+        max_ttft_ns: limits.max_ttft_ms.map(|limit| (limit * 1e6) as u64),
+        prefill_order: limits.prefill_order,
+        tenant_weights: limits
+            .tenant_weights
+            .iter()
+            .map(|(name, weight)| (tenant_number(Some(name)), (weight * 1e3).round() as u32))
+            .collect(),
         overlap_depth: limits.overlap_depth,
         prefix_cache: limits.prefix_cache,
         side_words: capacities.side_words,

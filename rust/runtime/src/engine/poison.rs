@@ -50,4 +50,6 @@ pub(super) fn sum_counters(total: &mut Stats, more: &Stats) {
     total.generated += more.generated;
     total.paced_tokens += more.paced_tokens;
     total.late_tokens += more.late_tokens;
+    total.expired_waiting += more.expired_waiting;
+    total.expired_running += more.expired_running;
 }

@@ -25,7 +25,7 @@ use crate::stats::StepModel;
 
 /// What the engine thread owns.
 pub(super) struct EngineThread {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     pub(super) core_config: CoreConfig,
     pub(super) core: Option<Core>,
     pub(super) epoch: u64,
@@ -34,7 +34,7 @@ pub(super) struct EngineThread {
     /// The request that the core is being given.
     pub(super) submitting: Option<u64>,
     /// Submissions that came before the number of blocks was known.
-    early: Vec<Submission>,
+    pub(super) early: Vec<Submission>,
     commands: VecDeque<Command>,
     rows: Vec<(RowStatus, u32)>,
     pub(super) events: Vec<Event>,
@@ -105,6 +105,7 @@ impl EngineThread {
             self.change(change);
         }
         self.retire();
+        self.expire();
         self.launch();
         // Whoever hears of an event finds it in the statistics.
         self.publish_snapshot();
@@ -372,6 +373,7 @@ impl EngineThread {
         let mut snapshot = lock(&self.shared.snapshot);
         snapshot.core = core;
         snapshot.step_model = self.core.as_ref().map(|core| StepModel::of(core.latency()));
+        snapshot.count_waiting(self.core.as_ref());
         snapshot.epoch = self.epoch;
         snapshot.worker_restarts = self.supervisor.restarts;
         snapshot.worker_alive = self.supervisor.is_running();
@@ -386,6 +388,7 @@ impl EngineThread {
         let (mut descriptors, writable, until) = self.supervisor.waits();
         descriptors.push(self.shared.commands.signal().as_fd());
         let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = timeout.into_iter().chain(self.until_late()).min();
         os::poll(&descriptors, writable, timeout);
     }
 

@@ -127,6 +127,17 @@ impl Stream {
             // This side told the core of the stop string and ended the request then.
             CoreReason::StopString => self.finished(FinishReason::Stop, None, None),
             CoreReason::Length => self.finished(FinishReason::Length, None, None),
+            CoreReason::Timeout if self.completion_tokens > 0 => {
+                self.finished(FinishReason::Timeout, None, None)
+            }
+            CoreReason::Timeout => self.failed(Problem::new(
+                FailureKind::Timeout,
+                "the request's timeout passed before its first token",
+            )),
+            CoreReason::FirstTokenTimeout => self.failed(Problem::new(
+                FailureKind::TtftTimeout,
+                "the request's ttft_timeout passed before its first token",
+            )),
             CoreReason::Aborted => self.finished(FinishReason::Abort, None, None),
             CoreReason::NanLogits => self.failed(Problem::new(
                 FailureKind::NanLogits,
