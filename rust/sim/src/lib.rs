@@ -23,6 +23,7 @@ mod replica;
 mod report;
 mod router;
 mod scheduler;
+pub mod suite;
 mod table;
 mod workload;
 

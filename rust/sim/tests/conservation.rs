@@ -116,6 +116,7 @@ fn options() -> impl Strategy<Value = Options> {
                     },
                     tenants: 3,
                     abort_share,
+                    patience_s: 10.0,
                     max_tokens: None,
                     without_tenant: None,
                 },

@@ -6,8 +6,6 @@ use crate::random::{Purpose, Stream};
 
 /// Tokens of its own that each request of a herd has after what all share.
 const HERD_SUFFIX: u32 = 16;
-/// Clients that leave do so within this many seconds.
-const PATIENCE_S: f64 = 10.0;
 
 /// Draws lengths.
 #[derive(Clone, Debug)]
@@ -132,7 +130,7 @@ impl Generator {
         }
         let leaves =
             self.workload.abort_share > 0.0 && self.aborts.unit() < self.workload.abort_share;
-        leaves.then(|| nanoseconds(self.aborts.unit() * PATIENCE_S))
+        leaves.then(|| nanoseconds(self.aborts.unit() * self.workload.patience_s))
     }
 
     fn special(&mut self) -> Arrival {

@@ -45,8 +45,10 @@ pub struct Workload {
     pub sharing: Sharing,
     /// Tenants that ordinary requests are spread over evenly.
     pub tenants: u64,
-    /// Share of ordinary requests whose client leaves at a random moment of the first ten seconds.
+    /// Share of ordinary requests whose client leaves before `patience_s`.
     pub abort_share: f64,
+    /// Seconds within which such a client leaves, at a random moment.
+    pub patience_s: f64,
     /// What clients ask for as `max_tokens`; none: four times the mean output. Never less than the output.
     pub max_tokens: Option<u32>,
     /// A tenant whose requests are drawn and left out, to see the others without it.
@@ -62,6 +64,7 @@ impl Default for Workload {
             sharing: Sharing::default(),
             tenants: 1,
             abort_share: 0.0,
+            patience_s: 10.0,
             max_tokens: None,
             without_tenant: None,
         }
@@ -241,6 +244,11 @@ impl Workload {
                 1.0,
             ),
             ("workload.abort_share", self.abort_share, 1.0),
+            (
+                "workload.patience_s / 1,000,000",
+                self.patience_s / 1e6,
+                1.0,
+            ),
             ("workload.lengths.long_share", lengths.long_share, 1.0),
             (
                 "workload.lengths.long_factor / 1,000",
