@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
-.PHONY: help setup serve test parity quality bench bench-kernels bench-peers bench-target soak clients gpu-check clean $(STAGES)
+.PHONY: help setup serve test parity quality bench bench-kernels bench-peers bench-simulate bench-target soak clients gpu-check clean $(STAGES)
 
 help:  ## List the targets
 	@echo "Usage: make TARGET [NAME=value ...]"
@@ -113,6 +113,9 @@ quality: setup  ## Measure what each format of weights and KV cache costs in per
 
 bench-kernels: setup  ## Measure what each fusion of the native kernels gains (ARGS=--kv-layout: layouts of the KV cache)
 	$(BIN)/python bench/kernels.py $(ARGS)
+
+bench-simulate: setup  ## Run the examples that the scheduler must keep in the simulator, beside the peers' policies (minutes)
+	$(BIN)/diptych simulate --suite --page bench/results/simulate.md $(ARGS)
 
 bench-peers: setup  ## Measure Diptych against other engines on this CPU (installs them: GBs; half an hour)
 	@$(BIN)/diptych pull smollm2-135m >/dev/null

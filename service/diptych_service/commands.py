@@ -1,4 +1,4 @@
-"""What `diptych serve | pull | quantize | version` do."""
+"""What `diptych serve | pull | quantize | simulate | version` do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diptych import AsyncEngine, hub
 from diptych.config_sources import FILE_VARIABLE
 from diptych.errors import DiptychError
 from diptych.versions import versions
-from diptych_service import otel, server, settings
+from diptych_service import otel, server, settings, simulate
 from diptych_service.config import LOG_LEVELS
 
 
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="diptych", description="LLM inference behind an OpenAI-compatible API.")
-    commands = parser.add_subparsers(required=True, metavar="serve | pull | quantize | version")
+    commands = parser.add_subparsers(required=True, metavar="serve | pull | quantize | simulate | version")
     serve = commands.add_parser("serve", help="serve a model over HTTP")
     serve.add_argument("--config", type=Path, metavar="FILE", help="TOML file with [engine] and [service]")
     serve.add_argument("--print-config", action="store_true", help="print the settings in force as TOML, and end")
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     quantize.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="new folder, for serve --model")
     quantize.add_argument("--revision", default=None, help="branch, tag or commit of a Hugging Face repository")
     quantize.set_defaults(run=_quantize)
+    simulate.add_parser(commands)
     version = commands.add_parser("version", help="print the versions of what is installed")
     version.set_defaults(run=_version)
     return parser

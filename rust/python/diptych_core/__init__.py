@@ -1,7 +1,7 @@
-"""The Rust core of Diptych, seen from Python: `engine` for hosts, `worker` for workers, `text` for tools.
+"""The Rust core of Diptych, seen from Python: `engine` for hosts, `worker` for workers, `text` and `sim` for tools.
 
 Errors carry `kind`, a snake_case name that stays the same across releases; messages are for people and may change.
-Their bases are `EngineError`, `worker.WorkerError` and `text.TextError`.
+Their bases are `EngineError`, `worker.WorkerError`, `text.TextError` and `sim.SimulationError`.
 """
 
 import os as _os

@@ -29,6 +29,8 @@ __all__ = [
     "PackedWeightsError",
     "PlanError",
     "Port",
+    "SimulationError",
+    "SimulationReport",
     "Step",
     "StopStringError",
     "TemplateError",
@@ -44,12 +46,15 @@ __all__ = [
     "__version__",
     "attention",
     "build_profile",
+    "demo_batching",
     "instruction_sets",
     "now_ns",
     "pack_weights",
     "product",
     "run_scripted",
     "sample",
+    "simulate",
+    "simulate_suite",
 ]
 
 __version__: str
@@ -306,3 +311,18 @@ def pack_weights(options: bytes, progress: Callable[[int, int], object]) -> None
 def product(weight: Buffer, rows: Buffer, options: bytes) -> Array: ...
 def attention(qkv: Buffer, options: bytes) -> Array: ...
 def sample(logits: Buffer, options: bytes) -> tuple[Array, Array]: ...
+
+class SimulationError(Exception):
+    kind: str
+
+@final
+class SimulationReport:
+    def json(self) -> str: ...
+    def text(self) -> str: ...
+    def html(self) -> str: ...
+
+def simulate(options: str, progress: Callable[[str, int, int, float], object] | None = None) -> SimulationReport: ...
+def simulate_suite(
+    fuzz_requests: int, progress: Callable[[str, int, int, float], object] | None = None
+) -> tuple[str, bool]: ...
+def demo_batching() -> str: ...

@@ -4,6 +4,7 @@
 
 use diptych_cpu::model::{ModelError as Model, PlanError as Plan};
 use diptych_cpu::packed::PackedError as Packed;
+use diptych_sim::Error as Simulation;
 use diptych_text::TextError as Text;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -144,10 +145,17 @@ create_exception!(
     "A step plan contradicts itself, the worker's sizes, or what this build supports."
 );
 
+create_exception!(
+    diptych_core.sim,
+    SimulationError,
+    PyException,
+    "A simulation that cannot run or did not end; `kind` names why."
+);
+
 /// Adds every class to the module, with the `kind` of an instance that has no closer one.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    let classes: [(&str, Bound<'_, PyType>); 21] = [
+    let classes: [(&str, Bound<'_, PyType>); 22] = [
         ("engine", py.get_type::<EngineError>()),
         ("options", py.get_type::<EngineOptionsError>()),
         ("start", py.get_type::<EngineStartError>()),
@@ -169,6 +177,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("model", py.get_type::<KernelModelError>()),
         ("packed", py.get_type::<PackedWeightsError>()),
         ("plan", py.get_type::<PlanError>()),
+        ("simulation", py.get_type::<SimulationError>()),
     ];
     for (kind, class) in classes {
         class.setattr("kind", kind)?;
@@ -265,4 +274,17 @@ pub(crate) fn packed(py: Python<'_>, error: &Packed) -> PyErr {
 /// The Python exception for a bad plan.
 pub(crate) fn plan(error: &Plan) -> PyErr {
     PlanError::new_err(error.to_string())
+}
+
+/// The Python exception for a simulation.
+pub(crate) fn simulation(py: Python<'_>, error: &Simulation) -> PyErr {
+    let raised = SimulationError::new_err(error.to_string());
+    let kind = match error {
+        Simulation::Options(_) | Simulation::Option { .. } | Simulation::Core(_) => "options",
+        Simulation::Trace { .. } | Simulation::TraceLine { .. } => "trace",
+        Simulation::Stalled { .. } | Simulation::Violation { .. } => "scheduler",
+        Simulation::Interrupted => "interrupted",
+    };
+    let set = raised.value(py).setattr("kind", kind);
+    set.err().unwrap_or(raised)
 }

@@ -1,4 +1,4 @@
-//! `diptych_core._native`: the Python face of the runtime, the text crate and the CPU kernels.
+//! `diptych_core._native`: the Python face of the runtime, the text crate, the simulator and the CPU kernels.
 //!
 //! Each method parses, releases the GIL where the call may wait, and maps errors by the one table in [`errors`].
 
@@ -7,6 +7,7 @@ mod engine;
 mod errors;
 mod frame;
 mod kernels;
+mod sim;
 mod text;
 mod worker;
 
@@ -45,6 +46,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<text::ChatTemplate>()?;
     module.add_class::<text::TextStream>()?;
+    module.add_class::<sim::SimulationReport>()?;
+    module.add_function(wrap_pyfunction!(sim::simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(sim::simulate_suite, module)?)?;
+    module.add_function(wrap_pyfunction!(sim::demo_batching, module)?)?;
     module.add_class::<kernels::Model>()?;
     module.add_class::<kernels::Weights>()?;
     module.add_function(wrap_pyfunction!(kernels::instruction_sets, module)?)?;
