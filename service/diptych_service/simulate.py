@@ -40,6 +40,7 @@ _FLAGS: dict[str, tuple[str, type, str]] = {
     "--max-running": ("engine.max_running", int, "requests that run at once"),
     "--max-batched-tokens": ("engine.max_batched_tokens", int, "of a step"),
     "--max-queued-requests": ("engine.max_queued_requests", int, "that may wait"),
+    "--target-itl-ms": ("engine.target_itl_ms", float, "what diptych keeps the time between two tokens to"),
     "--overlap-depth": ("engine.overlap_depth", int, "steps planned ahead: 0, 1 or 2"),
     "--slo-ttft-ms": ("slo.ttft_ms", float, "what goodput keeps"),
     "--slo-tpot-ms": ("slo.tpot_ms", float, "what goodput keeps"),

@@ -261,13 +261,13 @@ impl Cluster {
     }
 
     fn end_step(&mut self, replica: u32) -> Result<(), Error> {
-        let samples = self.replicas[replica as usize].ended_samples();
+        let ended = self.replicas[replica as usize].ended_step();
         let mut ids = std::mem::take(&mut self.ids);
         ids.clear();
-        ids.extend(samples.iter().map(|&submission| self.sampled(submission)));
+        ids.extend(ended.0.iter().map(|&submission| self.sampled(submission)));
         let now = self.now;
         let completed =
-            self.replicas[replica as usize].complete(samples, &ids, now, self.host.as_mut());
+            self.replicas[replica as usize].complete(ended, &ids, now, self.host.as_mut());
         self.ids = ids;
         completed.map_err(|violation| self.violation(replica, violation))?;
         self.hear(replica);

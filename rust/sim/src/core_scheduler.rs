@@ -15,10 +15,8 @@ use crate::{Engine, Error};
 #[derive(Debug)]
 pub struct CoreScheduler {
     core: Core,
-    /// Launched steps, oldest first: their numbers and when they were planned.
-    launched: std::collections::VecDeque<(u64, u64)>,
-    /// When the last step retired: a launched one has run since then at the earliest.
-    retired: u64,
+    /// Launched steps, oldest first: their numbers.
+    launched: std::collections::VecDeque<u64>,
     rows: Vec<(RowStatus, u32)>,
     events: Vec<Event>,
 }
@@ -32,7 +30,6 @@ impl CoreScheduler {
         Ok(Self {
             core: Core::new(config(engine), 0)?,
             launched: std::collections::VecDeque::new(),
-            retired: 0,
             rows: Vec::new(),
             events: Vec::new(),
         })
@@ -50,6 +47,8 @@ fn config(engine: &Engine) -> CoreConfig {
         max_queued_requests: engine.max_queued_requests,
         overlap_depth: engine.overlap_depth,
         prefix_cache: engine.prefix_cache,
+        target_itl_ns: engine.target_itl_ns,
+        prefill_tile: engine.prefill_tile,
         vocabulary: VOCABULARY,
         // Any key: a lookup is verified, so it changes no decision.
         hash: HashMode::Keyed(0x5eed),
@@ -139,12 +138,12 @@ impl Scheduler for CoreScheduler {
         step.shape = shape(plan);
         step.samples
             .extend(plan.sampling.iter().map(|row| row.submission));
-        self.launched.push_back((plan.step, now));
+        self.launched.push_back(plan.step);
         true
     }
 
-    fn complete(&mut self, ids: &[u32], now: u64) -> Result<(), String> {
-        let (step, planned) = self
+    fn complete(&mut self, ids: &[u32], time_ns: u64, now: u64) -> Result<(), String> {
+        let step = self
             .launched
             .pop_front()
             .ok_or("complete without a launched step")?;
@@ -153,10 +152,9 @@ impl Scheduler for CoreScheduler {
         let result = StepResult {
             epoch: 0,
             step,
-            duration_ns: Some(now.saturating_sub(planned.max(self.retired))),
             rows: &self.rows,
+            duration_ns: Some(time_ns),
         };
-        self.retired = now;
         self.core
             .complete(&result, now)
             .map_err(|error| error.to_string())

@@ -106,6 +106,8 @@ fn engine() -> Engine {
         max_queued_requests: 8,
         overlap_depth: 0,
         prefix_cache: true,
+        target_itl_ns: None,
+        prefill_tile: 1,
     }
 }
 
@@ -137,7 +139,7 @@ fn timeline(scheduler: &mut dyn Scheduler) -> Result<Timeline, String> {
         let waiting = play.waiting.iter().copied().map(name).collect();
         timeline.waiting.push(waiting);
         let ids: Vec<u32> = step.samples.iter().map(|&one| play.sample(one)).collect();
-        scheduler.complete(&ids, now)?;
+        scheduler.complete(&ids, 1, now)?;
         play.hear(scheduler)?;
         if play.ended == REQUESTS.len() {
             break;

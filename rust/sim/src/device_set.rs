@@ -18,6 +18,8 @@ pub struct DeviceSet {
     pub max_batched_tokens: u32,
     /// Requests that run at once at most.
     pub max_running: u32,
+    /// Prompt tokens that are computed together well.
+    pub prefill_tile: u32,
     /// A latency that suits the device: target of the time between tokens, milliseconds.
     pub itl_ms: f64,
     /// Requests a second, of about 512 prompt and 128 output tokens, that load it by about half.
@@ -43,6 +45,7 @@ const CPU_2CORE: DeviceSet = DeviceSet {
     blocks: 11_650,
     max_batched_tokens: 512,
     max_running: 256,
+    prefill_tile: 16,
     itl_ms: 50.0,
     rate: 1.0,
 };
@@ -66,6 +69,7 @@ const H200: DeviceSet = DeviceSet {
     blocks: 52_000,
     max_batched_tokens: 8_192,
     max_running: 256,
+    prefill_tile: 64,
     itl_ms: 30.0,
     rate: 16.0,
 };

@@ -111,6 +111,8 @@ pub struct EngineOptions {
     pub overlap_depth: Option<u8>,
     /// Whether prefixes are found again.
     pub prefix_cache: Option<bool>,
+    /// What Diptych keeps the time between two tokens to, milliseconds.
+    pub target_itl_ms: Option<f64>,
 }
 
 /// Sizes of a replica's engine.
@@ -134,6 +136,10 @@ pub struct Engine {
     pub overlap_depth: u8,
     /// Whether prefixes are found again.
     pub prefix_cache: bool,
+    /// What Diptych keeps the time between two tokens to, nanoseconds.
+    pub target_itl_ns: Option<u64>,
+    /// Prompt tokens that are computed together well.
+    pub prefill_tile: u32,
 }
 
 impl Engine {
@@ -152,6 +158,8 @@ impl Engine {
             max_queued_requests: options.max_queued_requests.unwrap_or(1 << 20),
             overlap_depth: options.overlap_depth.unwrap_or(0),
             prefix_cache: options.prefix_cache.unwrap_or(true),
+            target_itl_ns: options.target_itl_ms.map(|target| (target * 1e6) as u64),
+            prefill_tile: set.prefill_tile,
         }
     }
 }
@@ -199,6 +207,10 @@ impl Options {
             ("horizon_s", self.horizon_s.unwrap_or(1.0)),
             ("slo.ttft_ms", self.slo.ttft_ms),
             ("slo.tpot_ms", self.slo.tpot_ms),
+            (
+                "engine.target_itl_ms",
+                self.engine.target_itl_ms.unwrap_or(1.0),
+            ),
         ] {
             if !(value > 0.0 && value.is_finite()) {
                 return Err(Error::option(name, value, "above 0"));

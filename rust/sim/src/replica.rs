@@ -13,8 +13,8 @@ const TIMED: u64 = 16;
 pub(crate) struct Replica {
     pub(crate) scheduler: Box<dyn Scheduler>,
     device: Device,
-    /// Samples of launched steps, oldest first.
-    launched: VecDeque<Vec<u64>>,
+    /// Samples and times of launched steps, oldest first.
+    launched: VecDeque<(Vec<u64>, u64)>,
     spare: Vec<Vec<u64>>,
     step: Step,
     /// When the device has run everything launched.
@@ -93,24 +93,24 @@ impl Replica {
         let mut samples = self.spare.pop().unwrap_or_default();
         samples.clear();
         samples.append(&mut self.step.samples);
-        self.launched.push_back(samples);
+        self.launched.push_back((samples, time));
         Some(self.free_at)
     }
 
     /// Submissions that the newest launched step samples.
     pub(crate) fn newest_samples(&self) -> &[u64] {
-        self.launched.back().map_or(&[], Vec::as_slice)
+        self.launched.back().map_or(&[], |(samples, _)| samples)
     }
 
-    /// Takes the samples of the oldest launched step, which has ended.
-    pub(crate) fn ended_samples(&mut self) -> Vec<u64> {
+    /// Takes the samples of the oldest launched step, which has ended, and its time in nanoseconds.
+    pub(crate) fn ended_step(&mut self) -> (Vec<u64>, u64) {
         self.launched.pop_front().unwrap_or_default()
     }
 
     /// Gives the scheduler what the ended step sampled.
     pub(crate) fn complete(
         &mut self,
-        samples: Vec<u64>,
+        (samples, time_ns): (Vec<u64>, u64),
         ids: &[u32],
         now: u64,
         host: Option<&mut Host>,
@@ -119,11 +119,11 @@ impl Replica {
         match host.filter(|_| self.work.steps.is_multiple_of(TIMED)) {
             Some(host) => {
                 let start = Instant::now();
-                let result = self.scheduler.complete(ids, now);
+                let result = self.scheduler.complete(ids, time_ns, now);
                 host.complete.record(start.elapsed().as_nanos() as u64);
                 result
             }
-            None => self.scheduler.complete(ids, now),
+            None => self.scheduler.complete(ids, time_ns, now),
         }
     }
 }

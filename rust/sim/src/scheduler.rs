@@ -113,11 +113,11 @@ pub trait Scheduler {
     /// Fills `step`, which is empty, with what is launched next. False: nothing can be.
     fn plan(&mut self, now: u64, step: &mut Step) -> bool;
 
-    /// The oldest launched step has ended and sampled these ids.
+    /// The oldest launched step has ended, took this long and sampled these ids.
     ///
     /// # Errors
     /// A broken rule in words.
-    fn complete(&mut self, ids: &[u32], now: u64) -> Result<(), String>;
+    fn complete(&mut self, ids: &[u32], time_ns: u64, now: u64) -> Result<(), String>;
 
     /// Moves what happened since the last call to the end of `into`.
     fn take_outcomes(&mut self, into: &mut Vec<Outcome>);

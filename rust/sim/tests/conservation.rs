@@ -65,6 +65,7 @@ fn engine() -> impl Strategy<Value = EngineOptions> {
             max_queued_requests: Some(40),
             overlap_depth: Some(depth),
             prefix_cache: Some(cache),
+            target_itl_ms: cache.then_some(30.0),
             ..EngineOptions::default()
         },
     )

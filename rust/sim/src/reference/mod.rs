@@ -320,7 +320,7 @@ impl Scheduler for Reference {
         !self.launched.is_empty()
     }
 
-    fn complete(&mut self, ids: &[u32], now: u64) -> Result<(), String> {
+    fn complete(&mut self, ids: &[u32], _time_ns: u64, now: u64) -> Result<(), String> {
         let mut ids = ids.iter();
         let mut launched = std::mem::take(&mut self.launched);
         for share in launched.drain(..) {

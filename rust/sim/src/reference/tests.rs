@@ -16,6 +16,8 @@ fn engine(blocks: u32) -> Engine {
         max_queued_requests: 100,
         overlap_depth: 0,
         prefix_cache: true,
+        target_itl_ns: None,
+        prefill_tile: 1,
     }
 }
 
@@ -57,7 +59,7 @@ impl Rig {
         let ids = vec![END_OF_SEQUENCE + 1; step.samples.len()];
         self.now += 1;
         self.scheduler
-            .complete(&ids, self.now)
+            .complete(&ids, 1, self.now)
             .expect("one id for each sample");
         self.scheduler.take_outcomes(&mut self.outcomes);
         self.scheduler

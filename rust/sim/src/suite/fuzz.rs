@@ -66,6 +66,7 @@ fn options(kind: u64, requests: u64) -> Options {
             max_queued_requests: Some(500),
             overlap_depth: Some((kind % 3) as u8),
             prefix_cache: Some(kind % 7 != 6),
+            target_itl_ms: (kind % 3 == 1).then_some(8.0),
             ..EngineOptions::default()
         },
         workload: Workload {

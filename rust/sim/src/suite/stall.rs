@@ -53,7 +53,7 @@ pub(super) fn example(set: &DeviceSet, watch: &mut Watch<'_>) -> Result<Example,
         tenant: 2,
         ..streams
     });
-    let options = Options {
+    let mut options = Options {
         // Stalls of the operating system are no matter of policy.
         noise: Noise {
             stall_probability: 0.0,
@@ -65,6 +65,7 @@ pub(super) fn example(set: &DeviceSet, watch: &mut Watch<'_>) -> Result<Example,
         },
         ..base(set)
     };
+    options.engine.target_itl_ms = Some(set.itl_ms);
     let report = run("(2) long prompt", &options, watch)?;
     let lines = report.runs.iter().map(|run| {
         let gap = run.tenants[0].itl_ms.max;
