@@ -175,6 +175,18 @@ impl Chart {
             );
         }
         self.label_across(&across, out);
+        self.draw_lines(&across, &up, out);
+        put(
+            out,
+            format_args!(
+                "<line class=\"axis\" x1=\"{left}\" x2=\"{left}\" y1=\"{top}\" y2=\"{}\"/></svg>\n",
+                HEIGHT - bottom
+            ),
+        );
+    }
+
+    fn draw_lines(&self, across: &Scale, up: &Scale, out: &mut String) {
+        let (left, top, ..) = MARGIN;
         for (index, line) in self.lines.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
             let mut points = String::new();
@@ -198,13 +210,6 @@ impl Chart {
                 ),
             );
         }
-        put(
-            out,
-            format_args!(
-                "<line class=\"axis\" x1=\"{left}\" x2=\"{left}\" y1=\"{top}\" y2=\"{}\"/></svg>\n",
-                HEIGHT - bottom
-            ),
-        );
     }
 
     fn label_across(&self, across: &Scale, out: &mut String) {
