@@ -117,7 +117,7 @@ pub fn example(requests: u64, watch: &mut Watch<'_>) -> Result<Example, Error> {
                 run.requests.arrived,
                 run.requests.finished,
                 run.requests.aborted,
-                run.requests.overloaded,
+                run.requests.overloaded + run.requests.impossible,
                 run.preemptions.total,
                 run.steps.count,
             ];
