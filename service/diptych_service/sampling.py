@@ -31,7 +31,7 @@ _SAME = (
 
 
 def sampling_params(
-    request: SamplingFields, defaults: Mapping[str, Any], max_tokens: int | None, tenant: str | None
+    request: SamplingFields, defaults: Mapping[str, Any], max_tokens: int | None, tenant: str | None = None
 ) -> SamplingParams:
     """Parameters of a request over the model's own defaults; not validated yet."""
     chosen: dict[str, Any] = dict(defaults)

@@ -107,6 +107,7 @@ async def test_a_finished_request_is_told_completely(engine: AsyncEngine, export
         "gen_ai.usage.cache_read.input_tokens": 0,
         "gen_ai.response.time_to_first_chunk": 0.003,
         "diptych.preemptions": 0,
+        "diptych.request.priority": 0,
         "diptych.time_in_tokeniser": 0.001,
         "diptych.time_in_queue": 0.001,
         "diptych.time_in_prefill": 0.001,

@@ -212,7 +212,6 @@ pub(crate) mod tests {
             ("ttft_timeout", serde_json::json!(-1)),
             ("tenant", serde_json::json!("")),
             ("tenant", serde_json::json!("x".repeat(257))),
-            ("priority", serde_json::json!(256)),
         ];
         for (key, value) in cases {
             let error = parse(key, value.clone()).expect_err(&format!("{key} {value}"));
