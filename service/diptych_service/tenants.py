@@ -28,7 +28,8 @@ def name_of_key(digest: bytes) -> str:
 def tenant_of(request: web.Request, ignored: list[str]) -> str | None:
     """The tenant of a request; a header that does not count is added to `ignored`. Raises 400 for one that is none."""
     given = request.headers.get(HEADER)
-    if (tenant := request.get(KEY_TENANT)) is not None:
+    tenant: str | None = request.get(KEY_TENANT)
+    if tenant is not None:
         if given is not None:
             ignored.append(HEADER)
         return tenant
