@@ -5,7 +5,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use diptych_core::{Core, CoreConfig, Event, HashMode, Request, RowStatus, Sampling, StepResult};
+use diptych_core::config::HashMode;
+use diptych_core::{Core, CoreConfig, Event, Request, RowStatus, Sampling, StepResult};
 
 const BLOCK: u32 = 16;
 /// Steps that a core decodes before it is built anew, outside of the measured time.

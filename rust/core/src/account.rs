@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::explanation::{CacheLookup, Chunks, Decided, Decision, Explanation, Preemptions, Wait};
-use crate::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};
+use crate::reason::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};
 
 /// Decisions that are kept of each request.
 const KEPT: usize = 12;

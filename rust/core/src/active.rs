@@ -13,10 +13,11 @@ use crate::latency::Pace;
 use crate::plan::SamplingRow;
 use crate::pool::NONE;
 use crate::prefix::NodeRef;
+use crate::reason::{ChunkLimit, WaitReason};
 use crate::running::Rank;
 use crate::suspects::Suspicion;
 use crate::waiting::Ticket;
-use crate::{ChunkLimit, PLACEHOLDER, Request, WaitReason};
+use crate::{PLACEHOLDER, Request};
 
 /// Output tokens that a row with stop strings may run ahead of its last acknowledgement.
 pub(crate) const ACK_WINDOW: u32 = 8;

@@ -5,9 +5,10 @@
 //! left for the first output.
 
 use crate::active::State;
+use crate::reason::{MatchEnd, WaitReason};
 use crate::schedule::Budget;
 use crate::waiting::Attempt;
-use crate::{Core, Event, MatchEnd, WaitReason};
+use crate::{Core, Event};
 
 impl Core {
     /// Returns what ended the admissions: those who still wait, wait for that.

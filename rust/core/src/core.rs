@@ -2,16 +2,15 @@
 
 use crate::account::Accounts;
 use crate::cache::Cache;
+use crate::explanation::Explanation;
+use crate::kv_events::{KvEvent, KvEventsError, KvSnapshot};
 use crate::latency::{Latency, LatencyModel};
 use crate::launches::{Launch, Launches, StateRows};
 use crate::running::RunningQueue;
 use crate::slab::Slab;
 use crate::suspects::Suspects;
 use crate::waiting::{Deadlines, PromptRate, Waiting};
-use crate::{
-    CoreConfig, Error, Event, Explanation, FinishReason, Handle, KvEvent, KvEventsError,
-    KvSnapshot, Request, Stats, StepPlan, StepResult,
-};
+use crate::{CoreConfig, Error, Event, FinishReason, Handle, Request, Stats, StepPlan, StepResult};
 
 /// Owner of every request, every block and the prefix index. One thread calls it.
 ///

@@ -4,7 +4,7 @@
 //! A hash has one place; a later one takes it over. So the memory is bounded, both operations are
 //! O(1), and what is forgotten reads as never stored.
 
-use crate::MatchEnd;
+use crate::reason::MatchEnd;
 
 /// Most hashes kept: 1.5 MiB.
 const MOST: u32 = 1 << 16;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};
+use crate::reason::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};
 
 /// Everything that is known of why a request went as it did. Times are the core's nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

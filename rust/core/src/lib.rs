@@ -11,15 +11,15 @@ mod admission;
 mod cache;
 mod check;
 mod check_plan;
-mod config;
+pub mod config;
 mod core;
 mod error;
 mod event;
 mod evicted;
-mod explanation;
+pub mod explanation;
 mod fingerprint;
 mod finish;
-mod kv_events;
+pub mod kv_events;
 pub mod latency;
 mod launches;
 mod lost;
@@ -29,7 +29,7 @@ mod plan;
 mod pool;
 mod preempt;
 mod prefix;
-mod reason;
+pub mod reason;
 mod request;
 mod retire;
 mod running;
@@ -41,16 +41,11 @@ mod suspects;
 mod validate;
 mod waiting;
 
+pub use crate::config::CoreConfig;
 #[cfg(feature = "planted-faults")]
 pub use crate::config::Fault;
-pub use crate::config::{CoreConfig, HashMode, PrefillOrder};
 pub use crate::core::Core;
 pub use crate::error::Error;
 pub use crate::event::{Event, FinishReason, Stats};
-pub use crate::explanation::{
-    CacheLookup, Chunks, Decided, Decision, Explanation, Preemptions, Wait,
-};
-pub use crate::kv_events::{KvChange, KvEvent, KvEventsError, KvSnapshot, StoredBlock, chain_hash};
 pub use crate::plan::{PLACEHOLDER, RowStatus, SamplingRow, StepPlan, StepResult};
-pub use crate::reason::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};
 pub use crate::request::{Handle, Request, Sampling};

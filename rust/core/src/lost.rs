@@ -1,8 +1,9 @@
 //! `worker_lost`: the worker's memory is gone, the requests are not.
 
+use crate::reason::{PreemptCause, WaitReason};
 use crate::suspects::{Standing, Suspects, Suspicion, halve};
 use crate::waiting::Berth;
-use crate::{Core, Event, FinishReason, Handle, PreemptCause, WaitReason};
+use crate::{Core, Event, FinishReason, Handle};
 
 impl Core {
     pub(crate) fn lose_worker(&mut self) {

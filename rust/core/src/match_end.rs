@@ -1,8 +1,8 @@
 //! Why a prefix match ended where it did.
 
-use crate::MatchEnd;
 use crate::cache::Cache;
 use crate::prefix::NodeRef;
+use crate::reason::MatchEnd;
 
 /// Blocks stored beside the missing one that are compared with it, the newest first.
 const MOST_COMPARED: usize = 8;

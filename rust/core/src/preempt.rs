@@ -5,7 +5,8 @@
 //! The oldest running request of the most urgent class is never preempted, and none is accepted
 //! that the pool cannot hold alone, so it always finishes.
 
-use crate::{Core, Event, PreemptCause};
+use crate::reason::PreemptCause;
+use crate::{Core, Event};
 
 /// Steps after a preemption in which admissions keep a reserve.
 const RESERVE_STEPS: u64 = 8;

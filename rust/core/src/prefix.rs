@@ -5,7 +5,7 @@
 //! by induction the whole prefix is, whatever the hash. Dropping a node drops its subtree: a node
 //! whose parent is gone is never found.
 
-use crate::HashMode;
+use crate::config::HashMode;
 use crate::kv_events::chain_hash;
 use crate::pool::NONE;
 

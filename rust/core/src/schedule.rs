@@ -9,10 +9,11 @@
 //! is left as well (see `latency`). One giant prompt cannot take a step for itself alone: a tenth is
 //! kept for those that are admitted and for the prompt that needs least.
 
+use crate::Core;
 use crate::latency::TimeBudget;
 use crate::launches::Limit;
+use crate::reason::{ChunkLimit, WaitReason};
 use crate::waiting::Attempt;
-use crate::{ChunkLimit, Core, WaitReason};
 
 /// Tenths of a step's prefill that the oldest prompt leaves to others.
 const SHARED_TENTHS: u32 = 1;

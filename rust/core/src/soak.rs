@@ -4,10 +4,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use crate::config::{HashMode, PrefillOrder};
 use crate::latency::{Coefficients, Work};
 use crate::{
-    Core, CoreConfig, Event, FinishReason, Handle, HashMode, PrefillOrder, Request, RowStatus,
-    Sampling, StepPlan, StepResult,
+    Core, CoreConfig, Event, FinishReason, Handle, Request, RowStatus, Sampling, StepPlan,
+    StepResult,
 };
 
 const VOCABULARY: u32 = 3;

@@ -317,7 +317,7 @@ mod tests {
             max_queued_requests: 5,
             max_queued_tokens: None,
             max_ttft_ms: None,
-            prefill_order: diptych_core::PrefillOrder::Fcfs,
+            prefill_order: diptych_core::config::PrefillOrder::Fcfs,
             tenant_weights: std::collections::BTreeMap::new(),
             prefix_cache: true,
             overlap_depth: 1,

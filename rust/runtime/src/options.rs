@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use diptych_core::PrefillOrder;
+use diptych_core::config::PrefillOrder;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

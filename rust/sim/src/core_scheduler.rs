@@ -1,8 +1,8 @@
 //! The real core behind the seam: nothing of it is imitated.
 
+use diptych_core::config::HashMode;
 use diptych_core::{
-    Core, CoreConfig, Event, FinishReason, Handle, HashMode, Request, RowStatus, StepPlan,
-    StepResult,
+    Core, CoreConfig, Event, FinishReason, Handle, Request, RowStatus, StepPlan, StepResult,
 };
 
 use crate::latency::Shape;

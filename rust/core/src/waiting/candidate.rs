@@ -3,11 +3,13 @@
 //! A request that does not fit may be bypassed, but by no more than [`MOST_BYPASSES`] later ones.
 //! One that must run is not: until it fits, nobody of its class or a less urgent one is admitted.
 
+use crate::Core;
 use crate::active::Active;
+use crate::config::PrefillOrder;
+use crate::reason::WaitReason;
 use crate::schedule::Budget;
 use crate::waiting::order::MOST_BYPASSES;
 use crate::waiting::{Berth, PROMPT_WEIGHT};
-use crate::{Core, PrefillOrder, WaitReason};
 
 /// Requests of a lane among which the order of prefills chooses.
 const WINDOW: usize = 64;

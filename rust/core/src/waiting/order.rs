@@ -2,10 +2,12 @@
 //!
 //! One order for both, so that a prompt that takes many steps keeps nobody out who is to go first.
 
+use crate::Core;
 use crate::active::{Active, State};
+use crate::config::PrefillOrder;
+use crate::reason::PreemptCause;
 use crate::schedule::Budget;
 use crate::waiting::Attempt;
-use crate::{Core, PreemptCause, PrefillOrder};
 
 /// Age at which a request goes before all others of its tenant and class, and is bypassed no more:
 /// a minute, in nanoseconds.

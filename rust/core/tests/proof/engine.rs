@@ -1,6 +1,7 @@
 //! A world for named cases: it panics at the first broken promise.
 
-use diptych_core::{CoreConfig, Error, FinishReason, HashMode, Request, Stats};
+use diptych_core::config::HashMode;
+use diptych_core::{CoreConfig, Error, FinishReason, Request, Stats};
 
 use crate::operation::Operation;
 use crate::world::World;

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use diptych_core::{Core, CoreConfig, Event, PrefillOrder, Request, RowStatus, StepResult};
+use diptych_core::config::PrefillOrder;
+use diptych_core::{Core, CoreConfig, Event, Request, RowStatus, StepResult};
 
 use crate::engine::{pool_of, prompt, request};
 

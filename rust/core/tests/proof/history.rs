@@ -9,7 +9,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 
-use diptych_core::{CoreConfig, FinishReason, HashMode};
+use diptych_core::config::HashMode;
+use diptych_core::{CoreConfig, FinishReason};
 
 use crate::operation::{Operation, configs, operations};
 use crate::world::{Journal, World};

@@ -4,7 +4,8 @@
 
 use std::io::Write;
 
-use diptych_core::{CoreConfig, HashMode};
+use diptych_core::CoreConfig;
+use diptych_core::config::HashMode;
 
 use crate::operation::Draft;
 use crate::search::{Scenario, Seen, search};

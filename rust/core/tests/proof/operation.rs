@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use diptych_core::{CoreConfig, HashMode, PrefillOrder, Request, Sampling};
+use diptych_core::config::{HashMode, PrefillOrder};
+use diptych_core::{CoreConfig, Request, Sampling};
 
 use crate::worker::Misbehaviour;
 

@@ -1,6 +1,7 @@
 //! Named cases of the block pool and the prefix cache.
 
-use diptych_core::{CoreConfig, FinishReason, HashMode, Request};
+use diptych_core::config::HashMode;
+use diptych_core::{CoreConfig, FinishReason, Request};
 
 use crate::engine::{Engine, pool_of, prompt, request, small};
 use crate::operation::Operation;

@@ -1,6 +1,7 @@
 //! Named cases of the queue: classes and orders of prefills.
 
-use diptych_core::{Core, CoreConfig, FinishReason, PrefillOrder, Request, RowStatus, StepResult};
+use diptych_core::config::PrefillOrder;
+use diptych_core::{Core, CoreConfig, FinishReason, Request, RowStatus, StepResult};
 
 use crate::engine::{Engine, pool_of, prompt, request, small};
 use crate::operation::Operation;

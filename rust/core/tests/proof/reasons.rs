@@ -1,9 +1,8 @@
 //! A reason for everything: named cases, and books that balance in every history.
 
-use diptych_core::{
-    ChunkLimit, Core, CoreConfig, Decided, Explanation, Handle, MatchEnd, PreemptCause, Wait,
-    WaitReason,
-};
+use diptych_core::explanation::{Decided, Explanation, Wait};
+use diptych_core::reason::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};
+use diptych_core::{Core, CoreConfig, Handle};
 
 use crate::engine::{Engine, pool_of, prompt, request, small};
 use crate::entry::Entry;

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use diptych_core::{Core, KvChange, KvEventsError, KvSnapshot, StoredBlock, chain_hash};
+use diptych_core::Core;
+use diptych_core::kv_events::{KvChange, KvEventsError, KvSnapshot, StoredBlock, chain_hash};
 
 use crate::operation::Operation;
 

@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use diptych_core::{Core, CoreConfig, HashMode};
+use diptych_core::config::HashMode;
+use diptych_core::{Core, CoreConfig};
 use diptych_text::{ChatTemplate, TextError, Tokenizer};
 
 use crate::control::HostMessage;
