@@ -84,10 +84,11 @@ async def test_a_target_makes_prompts_small_beside_the_stream_that_has_it(
         stream = engine.generate([5, 6, 7], SamplingParams(max_tokens=400, target_itl_ms=own_ms))
         await anext(stream)
         before = engine.stats().steps
-        _, ids, _ = await collect(engine, [9] * 640, SamplingParams(max_tokens=1))
+        _, ids, _ = await collect(engine, [9] * 1600, SamplingParams(max_tokens=1))
         steps = engine.stats().steps - before
-        assert ids == oracle.continuation([9] * 640, 1)
-        assert steps >= 40 if tiles else steps < 40
+        assert ids == oracle.continuation([9] * 1600, 1)
+        # Where nothing limits them four steps would do; the others are the stream's while the prompt is on its way.
+        assert steps >= 100 if tiles else steps < 80
         assert engine.stats().target_itl_s == (None if engine_ms is None else pytest.approx(engine_ms / 1000))
         await stream.aclose()
 
