@@ -8,6 +8,10 @@ use crate::latency::{Coefficients, LatencyModel, StepKind, Work};
 /// Steps in a row whose time had no room for a prompt, before a tile is computed all the same.
 pub(crate) const PATIENCE: u32 = 4;
 
+/// The largest margin that is planned with. What a step takes beyond it is noise of the machine, which
+/// smaller chunks do not make smaller: they would only make prompts wait.
+const MOST_MARGIN: f64 = 1.5;
+
 /// Time for prefill in one step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeBudget {
@@ -33,12 +37,13 @@ impl TimeBudget {
         starved: u32,
     ) -> Self {
         let costs = *model.coefficients();
-        let alone = costs.step_ns(decode) * model.margin(StepKind::Decode);
+        let margin = |kind| model.margin(kind).min(MOST_MARGIN);
+        let alone = costs.step_ns(decode) * margin(StepKind::Decode);
         let whole = allowance.saturating_sub(overhead.min(allowance / 4)) as f64;
         let beside = costs.step_ns(decode) - costs.constant(StepKind::Decode)
             + costs.constant(StepKind::Mixed);
         let infeasible = alone > whole;
-        let most = whole / model.margin(StepKind::Mixed);
+        let most = whole / margin(StepKind::Mixed);
         Self {
             left: most - beside,
             most,
@@ -165,6 +170,23 @@ mod tests {
             over.spend(history, tokens + 16, true);
             assert!(over.left < 0.0);
         }
+    }
+
+    #[test]
+    fn noise_takes_no_more_than_a_third_of_the_time() {
+        let mut model = LatencyModel::default();
+        let mut mixed = Work::default();
+        mixed.add_decode(100);
+        mixed.add_chunk(0, 16);
+        for step in 0..400 {
+            let time = if step % 4 == 0 { 200 } else { 20 };
+            model.observe(&mixed, time * 1_000_000);
+        }
+        assert!(model.margin(StepKind::Mixed) > 2.0);
+        let mut decode = Work::default();
+        decode.add_decode(100);
+        let budget = TimeBudget::new(&model, &decode, 90_000_000, 0, 16, 0);
+        assert_eq!(budget.most(), 60_000_000);
     }
 
     #[test]
