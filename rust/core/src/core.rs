@@ -129,7 +129,9 @@ impl Core {
     }
 
     /// Plans and thereby launches the next step, after it has ended what is past its deadline.
-    /// `None`: nothing can be computed now, or `overlap_depth` + 1 steps are unretired.
+    /// `None`: nothing can be computed now, or `overlap_depth` + 1 steps are unretired, or a running
+    /// row needs the token that it is sampling (it has penalties), and the step waits for that
+    /// rather than leave it behind.
     pub fn plan(&mut self, now: u64) -> Option<&StepPlan> {
         self.cache.now = now;
         self.plan_step(now).then_some(&self.plan)

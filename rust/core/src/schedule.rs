@@ -81,7 +81,8 @@ impl Budget {
 impl Core {
     pub(crate) fn plan_step(&mut self, now: u64) -> bool {
         self.expire(now);
-        if self.launches.len() > usize::from(self.config.overlap_depth) {
+        if self.launches.len() > usize::from(self.config.overlap_depth) || self.would_leave_behind()
+        {
             return false;
         }
         self.plan.clear();
@@ -117,6 +118,16 @@ impl Core {
         }
         self.note_backlog(&budget, now);
         self.launch()
+    }
+
+    /// Whether a step planned now would leave out a row whose last token must be known first: it
+    /// would run in every other step only. The next step waits for it instead.
+    fn would_leave_behind(&self) -> bool {
+        let waits = |slot: u32| {
+            let request = &self.requests[slot];
+            request.pending > 0 && request.waits_for_flight()
+        };
+        self.side_users > 0 && !self.launches.is_empty() && self.running.slots().any(waits)
     }
 
     /// Room in the side arena goes to those who were served longest ago, so that none starves.

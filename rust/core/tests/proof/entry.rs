@@ -80,6 +80,14 @@ impl Entry {
             || sampling.frequency_penalty != 0.0
     }
 
+    /// Decodes, and its next draw needs the token that is in flight.
+    pub(crate) fn waits_for_flight(&self) -> bool {
+        self.decoding
+            && self.penalised()
+            && self.in_flight > 0
+            && self.committed + self.in_flight < self.request.max_tokens
+    }
+
     /// Prompt and the first `count` outputs.
     pub(crate) fn tokens(&self, count: u32) -> Vec<u32> {
         let outputs = &self.outputs[..count as usize];

@@ -281,6 +281,23 @@ fn nobody_is_preempted_for_blocks_that_are_coming() {
     assert_eq!(engine.stats().preemptions, 0);
 }
 
+/// Invariant 31: steps that overlap do not leave a row with penalties to every other step.
+#[test]
+fn a_row_with_penalties_is_in_every_step_beside_one_without() {
+    for overlap_depth in 0..3 {
+        let mut engine = Engine::new(&CoreConfig {
+            overlap_depth,
+            ..small()
+        });
+        engine.submit(request(&prompt(1, 4), 12));
+        let mut penalised = request(&prompt(2, 4), 12);
+        penalised.sampling.repetition_penalty = 1.25;
+        engine.submit(penalised);
+        engine.finish();
+        assert_eq!(engine.stats().steps, 12, "depth {overlap_depth}");
+    }
+}
+
 /// Invariant 48.
 #[test]
 fn a_row_with_stop_strings_runs_eight_tokens_ahead_and_caches_what_was_searched() {

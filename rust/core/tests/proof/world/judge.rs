@@ -30,10 +30,26 @@ impl World {
     pub(super) fn check_no_stall(&self, plan: Option<&StepPlan>) -> Checked {
         let stats = self.core.stats();
         let full_pool = stats.used_blocks == stats.blocks;
+        let is_planned = |submission: u64| {
+            plan.is_some_and(|plan| plan.sampling.iter().any(|row| row.submission == submission))
+        };
+        // Nobody runs ahead of a row whose next token needs the one in flight.
+        if let Some(entry) = self
+            .model
+            .open()
+            .find(|entry| entry.waits_for_flight() && !is_planned(entry.submission()))
+        {
+            return match plan {
+                None => Ok(()),
+                Some(_) => Err(format!(
+                    "invariant 31: {} was left behind",
+                    entry.submission()
+                )),
+            };
+        }
         for entry in self.model.open().filter(|entry| entry.decoding) {
             let submission = entry.submission();
-            let planned = plan
-                .is_some_and(|plan| plan.sampling.iter().any(|row| row.submission == submission));
+            let planned = is_planned(submission);
             let known = entry.request.prompt.len() as u32 + entry.committed + entry.in_flight;
             let needs_block = (known - 1).is_multiple_of(self.config.block_size);
             // Nothing sampled yet (its first draw was refused) is still a prompt.
