@@ -19,6 +19,8 @@ PREFILL_ORDERS = ("fcfs", "shortest_uncached", "longest_cached_prefix")
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 MAX_THREADS = 64
 MAX_TENANT_BYTES = 256
+# Steps in flight beyond the one that runs, at most.
+DEEPEST_OVERLAP = 2
 
 Script = str | list[list[int]]
 
@@ -56,6 +58,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `target_itl_ms`: how long the gap between two tokens of a stream may be, where requests do not say it themselves:
       prompts are computed in chunks that leave room for it. Streams that are ahead may see a gap a fifth longer. None:
       steps are as large as `max_batched_tokens` lets them be.
+    - `overlap`: steps planned while another runs, 0 to 2, so that the worker need not wait for the next. Nothing is
+      planned over a step that computes prompts, nor where a running request has penalties.
     - `max_queued_requests`, `max_queued_tokens`: requests waiting for room, and their prompt tokens that the prefix
       cache does not have; beyond, `OverloadedError`. `max_ttft_ms`: so does a request whose first token is expected
       later than that after its submission.
@@ -82,6 +86,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_batched_tokens: int | None = None
     max_prefill_tokens: int | None = None
     target_itl_ms: float | None = None
+    overlap: int = 0
     max_queued_requests: int = 1024
     max_queued_tokens: int | None = None
     max_ttft_ms: float | None = None
@@ -129,6 +134,7 @@ def _check_ranges(config: EngineConfig, found: Problems) -> None:
     found.at_least(1, "max_running", "max_batched_tokens", "max_prefill_tokens")
     _check_queue(found)
     found.between(1, MAX_THREADS, "threads")
+    found.between(0, DEEPEST_OVERLAP, "overlap")
     found.at_least(2, "max_model_len")
     found.at_least(1, "kv_cache_bytes")
     found.between(0.0, 3_600_000.0, "script_step_ms")

@@ -64,6 +64,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     `itl_p50_s`, `itl_p99_s`: the last few thousand gaps between tokens, beside the engine's `target_itl_s`; 0 before
     there was one. Of the `paced_tokens` of requests with a target, `late_tokens` came later than as many targets after
     the first token as there were tokens.
+    `steps_ahead` of the `steps` were planned while another ran. The histogram `step_gap` is how long the worker did
+    nothing between two steps although there was work.
     """
 
     requests_running: int
@@ -80,6 +82,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     worker_restarts: int
     epoch: int
     steps: int
+    steps_ahead: int
     worker_alive: bool
     open_requests: int
     histograms: dict[str, Histogram]

@@ -26,6 +26,8 @@ _COUNTERS = {
     "preemptions": "Times a request was preempted and later computed again.",
     "paced_tokens": "Tokens of requests with a target for the gap between tokens, first ones left out.",
     "late_tokens": "Those of the paced tokens that came later than as many targets after the first token.",
+    "steps": "Steps planned for the worker.",
+    "steps_ahead": "Those of the steps that were planned while another ran.",
     "worker_restarts": "Times the worker was lost and started again.",
 }
 _HISTOGRAMS = {
@@ -34,6 +36,7 @@ _HISTOGRAMS = {
     "(TPOT is another figure: (E2E - TTFT) / (tokens - 1), seconds per token.)",
     "e2e_request_latency": "E2E: last request byte in to last frame out, finished requests only.",
     "queue_time": "Last request byte in to first admission by the scheduler.",
+    "step_gap": "Time that the worker did nothing between two steps although there was work.",
 }
 
 

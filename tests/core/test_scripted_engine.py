@@ -35,10 +35,12 @@ def test_ids_are_the_hash_of_the_prefix_over_all_block_edges(tokenizer_folder: P
         wait_idle(engine)
 
 
-def test_preempted_requests_lose_and_change_nothing(tokenizer_folder: Path) -> None:
+@pytest.mark.parametrize("overlap_depth", [0, 1])
+def test_preempted_requests_lose_and_change_nothing(tokenizer_folder: Path, overlap_depth: int) -> None:
     generator = random.Random(2)
     prompts = [random_prompt(generator, 20) for _ in range(8)]
-    with running(engine_options(tokenizer_folder, worker={"num_blocks": 25}, max_model_len=96)) as engine:
+    options = engine_options(tokenizer_folder, worker={"num_blocks": 25}, max_model_len=96, overlap_depth=overlap_depth)
+    with running(options) as engine:
         reader = Reader(engine.frame_queue())
         requests = [submit(engine, reader.queue, prompt, max_tokens=40) for prompt in prompts]
         for prompt, answer in zip(prompts, reader.wait_end(requests), strict=True):
@@ -163,10 +165,12 @@ def kill_worker(engine: Engine) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_worker_costs_no_token(tokenizer_folder: Path) -> None:
+@pytest.mark.parametrize("overlap_depth", [0, 1])
+def test_a_killed_worker_costs_no_token(tokenizer_folder: Path, overlap_depth: int) -> None:
     generator = random.Random(4)
     prompts = [random_prompt(generator, 10) for _ in range(8)]
-    with running(engine_options(tokenizer_folder, "scripted", worker={"step_ms": 5.0})) as engine:
+    options = engine_options(tokenizer_folder, "scripted", worker={"step_ms": 5.0}, overlap_depth=overlap_depth)
+    with running(options) as engine:
         reader = Reader(engine.frame_queue())
         requests = [submit(engine, reader.queue, prompt, max_tokens=60) for prompt in prompts]
         reader.wait_tokens(requests[0], 10)
@@ -177,4 +181,5 @@ def test_a_killed_worker_costs_no_token(tokenizer_folder: Path) -> None:
         assert engine.worker_pid() != first
         seen = stats(engine)
         assert (seen["worker_restarts"], seen["epoch"]) == (1, 2)
+        assert (seen["steps_ahead"] > 0) == (overlap_depth > 0)
         assert set(seen["last_restart"]) >= {"detect_s", "spawn_s", "hello_s", "ready_s"}

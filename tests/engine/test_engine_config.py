@@ -65,6 +65,8 @@ def test_what_only_native_kernels_do_is_refused_elsewhere_by_name(setting: dict[
         ({"kv_cache_dtype": "fp8"}, "one of auto, float32, bfloat16, float16, int8"),
         ({"threads": 65}, "from 1 to 64"),
         ({"threads": 0}, "from 1 to 64"),
+        ({"overlap": 3}, "from 0 to 2"),
+        ({"overlap": -1}, "from 0 to 2"),
         ({"max_running": 513}, "max_running=513 exceeds max_batched_tokens=512 (its default here)"),
         ({"max_running": 65, "max_batched_tokens": 64}, "max_running=65 exceeds max_batched_tokens=64:"),
         ({"kv_cache_bytes": 1 << 20, "memory_utilization": 0.5}, "give one of them"),

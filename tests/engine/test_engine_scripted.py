@@ -238,8 +238,24 @@ async def test_an_urgent_request_is_served_first(folder: Path) -> None:
         assert len((await low)[1]) == 60
 
 
-async def test_a_killed_worker_costs_a_pause_and_no_token(folder: Path, oracle: HashOracle) -> None:
-    config = EngineConfig(str(folder), worker="scripted", script_step_ms=2.0)
+@pytest.mark.parametrize("overlap", [0, 1])
+async def test_steps_are_planned_ahead_where_they_may_be(folder: Path, oracle: HashOracle, overlap: int) -> None:
+    config = EngineConfig(str(folder), worker="scripted", script_step_ms=1.0, overlap=overlap)
+    async with AsyncEngine(config) as engine:
+        assert (await collect(engine, [5, 6]))[1] == oracle.continuation([5, 6], 60)
+        stats = engine.stats()
+        assert (stats.steps_ahead > 30) == (overlap > 0)
+        assert stats.histograms["step_gap"].count > 30
+        # A row whose next token needs the one before cannot be planned ahead.
+        before = stats.steps_ahead
+        penalised = SamplingParams(max_tokens=60, frequency_penalty=0.5)
+        assert (await collect(engine, [5, 6], penalised))[1] == oracle.continuation([5, 6], 60)
+        assert engine.stats().steps_ahead == before
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 2])
+async def test_a_killed_worker_costs_a_pause_and_no_token(folder: Path, oracle: HashOracle, overlap: int) -> None:
+    config = EngineConfig(str(folder), worker="scripted", script_step_ms=2.0, overlap=overlap)
     async with AsyncEngine(config) as engine:
         params = SamplingParams(max_tokens=200)
         tasks = [asyncio.ensure_future(collect(engine, [9, number + 3], params)) for number in range(8)]

@@ -23,6 +23,8 @@ NAMES = {
     "diptych_prompt_tokens": "counter",
     "diptych_generation_tokens": "counter",
     "diptych_preemptions": "counter",
+    "diptych_steps": "counter",
+    "diptych_steps_ahead": "counter",
     "diptych_worker_restarts": "counter",
     "diptych_paced_tokens": "counter",
     "diptych_late_tokens": "counter",
@@ -32,6 +34,7 @@ NAMES = {
     "diptych_inter_token_latency_seconds": "histogram",
     "diptych_e2e_request_latency_seconds": "histogram",
     "diptych_queue_time_seconds": "histogram",
+    "diptych_step_gap_seconds": "histogram",
 }
 
 

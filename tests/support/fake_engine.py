@@ -25,6 +25,7 @@ EMPTY_STATS: dict[str, Any] = {
     "worker_restarts": 0,
     "epoch": 0,
     "steps": 0,
+    "steps_ahead": 0,
     "worker_alive": True,
     "histograms": {},
     "last_restart": None,

@@ -59,12 +59,11 @@ def config(case, **changes):
     return EngineConfig(model=case.folder, **{**settings, **changes})
 
 
-@pytest.mark.parametrize("chunk", [1, 5, None])
+@pytest.mark.parametrize(("chunk", "overlap"), [(1, 0), (5, 1), (None, 2)])
 @pytest.mark.parametrize("prefix_cache", [False, True])
-async def test_greedy_ids_equal_transformers_through_an_inline_engine(case, kernels, chunk, prefix_cache):
-    async with AsyncEngine(
-        config(case, kernels=kernels, worker="inline", max_prefill_tokens=chunk, prefix_cache=prefix_cache)
-    ) as engine:
+async def test_greedy_ids_equal_transformers_through_an_inline_engine(case, kernels, chunk, overlap, prefix_cache):
+    changes = {"max_prefill_tokens": chunk, "overlap": overlap, "prefix_cache": prefix_cache}
+    async with AsyncEngine(config(case, kernels=kernels, worker="inline", **changes)) as engine:
         for round_number in range(2):
             results = await generate_all(engine, case.prompts)
             assert [ids for ids, _ in results] == case.expected
@@ -88,13 +87,22 @@ async def test_preempted_requests_give_the_same_ids(case, kernels):
 async def test_penalties_and_seeds_do_not_depend_on_schedule_or_cache(case, kernels):
     changes = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.3, "presence_penalty": 0.5, "top_p": 0.9}
     seen = []
-    for chunk, cache in ((None, False), (3, True)):
-        async with AsyncEngine(
-            config(case, kernels=kernels, worker="inline", max_prefill_tokens=chunk, prefix_cache=cache)
-        ) as engine:
+    for chunk, cache, overlap in ((None, False, 0), (3, True, 1)):
+        settings = {"max_prefill_tokens": chunk, "prefix_cache": cache, "overlap": overlap}
+        async with AsyncEngine(config(case, kernels=kernels, worker="inline", **settings)) as engine:
             seen += [[ids for ids, _ in await generate_all(engine, case.prompts, **changes)] for _ in range(2)]
     assert seen[0] == seen[1] == seen[2] == seen[3]
     assert seen[0] != case.expected
+
+
+async def test_seeded_streams_do_not_depend_on_overlap(case, kernels):
+    seen = []
+    for overlap in (0, 1, 2):
+        async with AsyncEngine(config(case, kernels=kernels, worker="inline", overlap=overlap)) as engine:
+            results = await generate_all(engine, case.prompts, temperature=0.9, seed=11, max_tokens=30)
+            seen.append([ids for ids, _ in results])
+            assert (engine.stats().steps_ahead > 0) == (overlap > 0)
+    assert seen[0] == seen[1] == seen[2]
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ class Executors:
         self.on_layer: Callable[[], None] = lambda: None
 
     def run(self, tokens: TokenRows, ids: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
-        """The residual stream [T, hidden] of a step; ids [T] int64 on the host, placeholders filled."""
+        """The residual stream [T, hidden] of a step; ids [T] int64, placeholders filled."""
         kind = step_kind(tokens)
         self.steps[kind] += 1
         parts: tuple[Executor, ...] = {

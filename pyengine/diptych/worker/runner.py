@@ -28,7 +28,7 @@ class ModelRunner:
     def __init__(self, executors: Executors, sizes: Sizes) -> None:
         self.executors = executors
         self.sizes = sizes
-        self.state = RowState(sizes)
+        self.state = RowState(sizes, executors.device)
 
     def run(self, step: StepView, forward_done: Callable[[StepKind], None] = lambda kind: None) -> StepResult:
         """Runs a step; `forward_done` is called between the forward and sampling. Raises PlanError for a bad plan."""
@@ -50,7 +50,6 @@ class ModelRunner:
             # The checkpoint may pad its vocabulary beyond the tokenizer's: such ids are never sampled.
             logits = logits[:, : self.sizes.vocabulary]
             part_ids, part_status = sampler.sample(logits, sampled.parameters.select(part).to(device))
+            self.state.remember(sampled.rows[part], part_ids, part_status == STATUS_OK)
             ids[part], status[part] = part_ids.cpu(), part_status.cpu()
-        healthy = status == STATUS_OK
-        self.state.last_ids[sampled.rows[healthy].long()] = ids[healthy]
         return StepResult(status, ids)

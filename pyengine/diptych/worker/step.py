@@ -125,13 +125,13 @@ def refuse_block_copies(step: StepView) -> None:
 
 
 class RowState:
-    """What outlives a step, by state row: block tables on the host, last sampled ids."""
+    """What outlives a step, by state row: block tables on the host, last sampled ids where the model computes."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, device: torch.device) -> None:
         self._sizes = sizes
         self._tables = np.zeros((sizes.max_running, sizes.max_blocks), dtype=np.int32)
         self.tables = torch.from_numpy(self._tables)
-        self.last_ids = torch.zeros(sizes.max_running, dtype=torch.int32)
+        self.last_ids = torch.zeros(sizes.max_running, dtype=torch.int64, device=device)
 
     def reset(self) -> None:
         """Every table points to the null block again."""
@@ -160,10 +160,16 @@ class RowState:
         self._tables.reshape(-1)[places.numpy()] = blocks.numpy()
 
     def fill_placeholders(self, tokens: TokenRows) -> torch.Tensor:
-        """Ids [T] int64, each placeholder replaced by its row's last sampled id."""
-        ids = tokens.ids.long()
-        decode = tokens.num_decode_rows
-        waiting = ids[:decode] == PLACEHOLDER
+        """Ids [T] int64 on the device, each placeholder replaced by its row's last sampled id."""
+        device, decode = self.last_ids.device, tokens.num_decode_rows
+        ids = tokens.ids.long().to(device)
+        waiting = tokens.ids[:decode] == PLACEHOLDER
         if bool(waiting.any()):
-            ids[:decode] = torch.where(waiting, self.last_ids[tokens.rows[:decode].long()].long(), ids[:decode])
+            last = self.last_ids[tokens.rows[:decode].long().to(device)]
+            ids[:decode] = torch.where(waiting.to(device), last, ids[:decode])
         return ids
+
+    def remember(self, rows: torch.Tensor, ids: torch.Tensor, healthy: torch.Tensor) -> None:
+        """Keeps what the state rows [S] sampled; ids and healthy [S] on the device."""
+        places = rows.long().to(self.last_ids.device)
+        self.last_ids[places] = torch.where(healthy, ids.long(), self.last_ids[places])

@@ -25,6 +25,9 @@ pub(crate) struct HostArenas {
     launches: u64,
     /// The step whose result each image held last.
     results: Vec<u64>,
+    /// When the step that retired last had ended, by the worker's clock.
+    last_end: u64,
+    gap_ns: Option<u64>,
 }
 
 /// A step that was launched and has not retired.
@@ -33,6 +36,10 @@ struct Launched {
     step: u64,
     image: usize,
     counts: [usize; Count::ALL.len()],
+    /// Whether all that it computes is one token a row.
+    decodes_only: bool,
+    /// Whether the worker had to wait for nothing but us between the step before and this one.
+    follows: bool,
     /// Checksum of the plan, in debug builds: nothing may change a plan before its step has retired.
     shadow: Option<u64>,
 }
@@ -88,12 +95,14 @@ impl HostArenas {
             launched: VecDeque::new(),
             launches: 0,
             results: vec![0; copies],
+            last_end: 0,
+            gap_ns: None,
         };
         Ok((arenas, [plan_fd, side_fd, result_fd]))
     }
 
-    /// Copies a plan into its image and publishes it.
-    pub(crate) fn write_plan(&mut self, plan: &StepPlan) -> Result<(), Overflow> {
+    /// Copies a plan into its image and publishes it. `at_once`: the step before has just retired.
+    pub(crate) fn write_plan(&mut self, plan: &StepPlan, at_once: bool) -> Result<(), Overflow> {
         let counts = [
             plan.token_ids.len(),
             plan.rows.len(),
@@ -124,6 +133,8 @@ impl HostArenas {
             step: plan.step,
             image,
             counts,
+            decodes_only: plan.num_decode_rows as usize == plan.rows.len(),
+            follows: at_once || !self.launched.is_empty(),
             shadow: cfg!(debug_assertions).then(|| self.checksum(image, &counts)),
         });
         let published = self
@@ -136,6 +147,14 @@ impl HostArenas {
     /// Whether a launched step has not retired.
     pub(crate) fn in_flight(&self) -> bool {
         !self.launched.is_empty()
+    }
+
+    /// Whether one more step may be planned beside those in flight, as far as they are concerned.
+    ///
+    /// A step that computes prompts is long: planned over it, the next would save a moment, and what comes meanwhile would have to wait for
+    /// one step more.
+    pub(crate) fn may_plan_ahead(&self) -> bool {
+        self.launched.iter().all(|step| step.decodes_only)
     }
 
     /// Forgets every step that was published on either side; only with nothing in flight.
@@ -152,6 +171,7 @@ impl HostArenas {
         }
         self.launches = 0;
         self.results.fill(0);
+        self.last_end = 0;
     }
 
     fn write_header(&self, image: usize, plan: &StepPlan, counts: [usize; Count::ALL.len()]) {
@@ -258,9 +278,26 @@ impl HostArenas {
         let outcome = self.outcome(epoch, published, into);
         if matches!(outcome, Outcome::Rows { .. }) {
             self.results[image] = step;
+            self.measure_gap(header);
             self.launched.pop_front();
         }
         (step, outcome)
+    }
+
+    /// How long the worker did nothing before the step that retired last, if that was only because it had no plan: nanoseconds of its clock.
+    pub(crate) fn gap_ns(&self) -> Option<u64> {
+        self.gap_ns
+    }
+
+    fn measure_gap(&mut self, header: usize) {
+        let time = |index| {
+            let word = self.result.word(header, result_word::TIMES + index);
+            word.load(Ordering::Relaxed)
+        };
+        let (start, end) = (time(0), time(3));
+        let follows = self.launched[0].follows && self.last_end > 0;
+        self.gap_ns = start.checked_sub(self.last_end).filter(|_| follows);
+        self.last_end = end;
     }
 
     fn outcome(&mut self, epoch: u64, published: u64, into: &mut Vec<(RowStatus, u32)>) -> Outcome {

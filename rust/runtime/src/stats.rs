@@ -21,6 +21,11 @@ const INTER_TOKEN: [f64; 19] = [
     40.0, 80.0,
 ];
 
+/// Bounds of `step_gap` in seconds.
+const STEP_GAP: [f64; 11] = [
+    0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1,
+];
+
 /// Bounds of the latencies of whole requests in seconds.
 const LATENCY: [f64; 21] = [
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
@@ -59,6 +64,7 @@ pub(crate) struct Histograms {
     inter_token_latency: Histogram,
     e2e_request_latency: Histogram,
     queue_time: Histogram,
+    step_gap: Histogram,
 }
 
 /// What the threads that finish requests count.
@@ -77,6 +83,7 @@ impl Statistics {
                 inter_token_latency: Histogram::new(&INTER_TOKEN),
                 e2e_request_latency: Histogram::new(&LATENCY),
                 queue_time: Histogram::new(&LATENCY),
+                step_gap: Histogram::new(&STEP_GAP),
             },
             requests_total: BTreeMap::new(),
             prompt_tokens: 0,
@@ -98,6 +105,11 @@ impl Statistics {
     /// Another token was committed, this long after the one before.
     pub(crate) fn next_token(&mut self, nanoseconds: u64) {
         self.histograms.inter_token_latency.record(nanoseconds);
+    }
+
+    /// The worker did nothing for so long between two steps although there was work.
+    pub(crate) fn step_gap(&mut self, nanoseconds: u64) {
+        self.histograms.step_gap.record(nanoseconds);
     }
 
     /// A request ended.
@@ -186,6 +198,8 @@ pub(crate) struct Snapshot {
     pub(crate) step_model: Option<StepModel>,
     /// Priority, waiting requests and their uncached prompt tokens.
     pub(crate) waiting: Vec<(u8, u32, u64)>,
+    /// Steps planned while another ran.
+    pub(crate) steps_ahead: u64,
     pub(crate) epoch: u64,
     pub(crate) worker_restarts: u64,
     pub(crate) worker_alive: bool,
@@ -246,6 +260,7 @@ pub(crate) fn to_json(
         "late_tokens": core.late_tokens,
         "target_itl_s": target_itl_ns.map(|target| target as f64 / 1e9),
         "step_model": snapshot.step_model,
+        "steps_ahead": snapshot.steps_ahead,
         "worker_alive": snapshot.worker_alive,
         "histograms": statistics.histograms,
         "last_restart": snapshot.last_restart.map(Restart::to_json),
@@ -280,7 +295,7 @@ mod tests {
 
     #[test]
     fn bounds_ascend() {
-        for bounds in [&FIRST_TOKEN[..], &INTER_TOKEN, &LATENCY] {
+        for bounds in [&FIRST_TOKEN[..], &INTER_TOKEN, &STEP_GAP, &LATENCY] {
             assert!(bounds.is_sorted());
         }
     }

@@ -6,8 +6,18 @@ use common::{ModelFolder, Rig, expected, merge, options, start};
 use diptych_runtime::{EngineError, FailureKind, Prompt};
 use serde_json::{Value, json};
 
-fn faulty(faults: &Value) -> Rig {
-    Rig::new("scripted_thread", json!({"faults": faults}), json!({}))
+/// Steps in flight beyond the one that runs.
+const DEPTHS: [u8; 3] = [0, 1, 2];
+
+fn faulty(faults: &Value, depth: u8) -> Rig {
+    let worker = json!({"faults": faults, "step_ms": 0.2});
+    Rig::new("scripted_thread", worker, json!({"overlap_depth": depth}))
+}
+
+/// Steps were planned while another ran exactly where they may.
+fn assert_ahead(rig: &Rig, depth: u8) {
+    let stats = rig.stats();
+    assert_eq!(stats["steps_ahead"] != 0, depth > 0, "{stats}");
 }
 
 fn six(rig: &Rig) -> Vec<(u64, Vec<u32>)> {
@@ -27,7 +37,13 @@ fn assert_exact(rig: &Rig, requests: &[(u64, Vec<u32>)]) {
 
 #[test]
 fn a_row_of_nan_or_an_impossible_id_fails_alone() {
-    let mut rig = faulty(&json!({"nan": [[2, 5]], "bad_id": [[4, 0]]}));
+    for depth in DEPTHS {
+        rows_of_nan_and_an_impossible_id_fail_alone(depth);
+    }
+}
+
+fn rows_of_nan_and_an_impossible_id_fail_alone(depth: u8) {
+    let mut rig = faulty(&json!({"nan": [[2, 5]], "bad_id": [[4, 0]]}), depth);
     let mut requests = six(&rig);
     rig.finish(
         &requests
@@ -44,13 +60,18 @@ fn a_row_of_nan_or_an_impossible_id_fails_alone() {
     requests.retain(|(request, _)| *request != 2 && *request != 4);
     assert_exact(&rig, &requests);
     assert_eq!(rig.stats()["worker_restarts"], 0);
+    assert_ahead(&rig, depth);
     rig.assert_idle();
 }
 
 #[test]
 fn streams_go_on_after_garbage_an_exception_or_the_end_of_the_worker() {
-    for fault in ["garbage_step", "raise_step", "die_step"] {
-        let mut rig = faulty(&json!({fault: 9}));
+    let faults = ["garbage_step", "raise_step", "die_step"];
+    for (fault, depth) in faults
+        .iter()
+        .flat_map(|fault| DEPTHS.map(|depth| (*fault, depth)))
+    {
+        let mut rig = faulty(&json!({fault: 9}), depth);
         let requests = six(&rig);
         rig.finish(
             &requests
@@ -69,13 +90,20 @@ fn streams_go_on_after_garbage_an_exception_or_the_end_of_the_worker() {
         let finished = rig.answers[&0].finished();
         let events: Vec<&str> = finished.events.iter().map(|(_, name)| *name).collect();
         assert_eq!(events, ["worker_restarted"], "{fault}");
+        assert_ahead(&rig, depth);
         rig.assert_idle();
     }
 }
 
 #[test]
 fn a_request_that_kills_its_worker_fails_alone() {
-    let mut rig = faulty(&json!({"die_at_submission": 3}));
+    for depth in DEPTHS {
+        the_killer_fails_alone(depth);
+    }
+}
+
+fn the_killer_fails_alone(depth: u8) {
+    let mut rig = faulty(&json!({"die_at_submission": 3}), depth);
     let mut requests = six(&rig);
     rig.finish(
         &requests
@@ -91,16 +119,23 @@ fn a_request_that_kills_its_worker_fails_alone() {
     rig.assert_idle();
 }
 
-fn with_test_faults(faults: &Value) -> Rig {
+fn with_test_faults(faults: &Value, depth: u8) -> Rig {
     let folder = ModelFolder::new();
-    let mut options = options(&folder, "scripted_thread", json!({}), json!({}));
+    let limits = json!({"overlap_depth": depth});
+    let mut options = options(&folder, "scripted_thread", json!({}), limits);
     merge(&mut options, json!({"test_faults": faults}));
     Rig::with(folder, &options)
 }
 
 #[test]
 fn a_panic_in_the_engine_fails_what_is_open_and_nothing_later() {
-    let mut rig = with_test_faults(&json!({"panic_at_step": 8}));
+    for depth in DEPTHS {
+        a_panic_fails_what_is_open(depth);
+    }
+}
+
+fn a_panic_fails_what_is_open(depth: u8) {
+    let mut rig = with_test_faults(&json!({"panic_at_step": 8}), depth);
     let requests = six(&rig);
     rig.finish(
         &requests
@@ -135,7 +170,7 @@ fn a_panic_in_the_engine_fails_what_is_open_and_nothing_later() {
 
 #[test]
 fn a_panic_over_one_submission_ends_that_request_too() {
-    let mut rig = with_test_faults(&json!({"panic_at_submission": 2}));
+    let mut rig = with_test_faults(&json!({"panic_at_submission": 2}), 1);
     let requests = six(&rig);
     let numbers: Vec<u64> = requests.iter().map(|(request, _)| *request).collect();
     rig.finish(&numbers);
@@ -149,7 +184,7 @@ fn a_panic_over_one_submission_ends_that_request_too() {
 
 #[test]
 fn a_panic_over_one_text_fails_that_request_alone() {
-    let mut rig = with_test_faults(&json!({"panic_at_text_of": 1}));
+    let mut rig = with_test_faults(&json!({"panic_at_text_of": 1}), 1);
     let mut requests = six(&rig);
     rig.finish(
         &requests
@@ -214,7 +249,7 @@ fn options_that_contradict_each_other_are_refused_with_their_name() {
 
 #[test]
 fn a_pool_of_another_size_after_a_restart_fails_what_is_open() {
-    let mut rig = faulty(&json!({"die_step": 4, "num_blocks_later": 300}));
+    let mut rig = faulty(&json!({"die_step": 4, "num_blocks_later": 300}), 1);
     let requests = six(&rig);
     rig.finish(
         &requests

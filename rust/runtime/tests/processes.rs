@@ -40,7 +40,14 @@ fn wait_until(what: &str, limit: Duration, condition: impl Fn() -> bool) {
 
 #[test]
 fn after_twenty_kills_every_id_is_right() {
-    let mut rig = Rig::new("scripted", json!({"step_ms": 0.5}), json!({}));
+    for depth in 0..=2 {
+        every_id_is_right_after_twenty_kills(depth);
+    }
+}
+
+fn every_id_is_right_after_twenty_kills(depth: u8) {
+    let limits = json!({"overlap_depth": depth});
+    let mut rig = Rig::new("scripted", json!({"step_ms": 0.5}), limits);
     let mut requests: Vec<(u64, Vec<u32>)> = Vec::new();
     for kill in 0..20_u64 {
         rig.pump_until("no restart", |rig| rig.stats()["worker_restarts"] == kill);
@@ -70,6 +77,7 @@ fn after_twenty_kills_every_id_is_right() {
         (&stats["worker_restarts"], &stats["epoch"]),
         (&json!(20), &json!(21))
     );
+    assert_eq!(stats["steps_ahead"] != 0, depth > 0, "{stats}");
     let parts = &stats["last_restart"];
     for part in ["detect_s", "spawn_s", "hello_s", "ready_s"] {
         assert!(parts[part].as_f64().unwrap() < 5.0, "{stats}");

@@ -61,8 +61,19 @@ fn steps_that_overlap_give_the_same_streams() {
             Prompt::Tokens(vec![0; 9]),
             json!({"max_tokens": 40, "stop_token_ids": [expected(&[0; 9], 8)[7]]}),
         );
+        let searched = rig.submit(
+            Prompt::Tokens(vec![1; 9]),
+            json!({"max_tokens": 40, "stop": ["nothing of the kind"]}),
+        );
+        let penalised = rig.submit(
+            Prompt::Tokens(vec![2; 9]),
+            json!({"max_tokens": 40, "repetition_penalty": 1.5}),
+        );
         rig.finish(&requests);
-        rig.finish(&[stopped]);
+        rig.finish(&[stopped, searched, penalised]);
+        assert_eq!(rig.answers[&searched].ids, expected(&[1; 9], 40));
+        assert_eq!(rig.answers[&penalised].ids, expected(&[2; 9], 40));
+        assert!(rig.stats()["steps_ahead"].as_u64() > Some(0));
         for (request, prompt) in requests.iter().zip(&prompts) {
             assert_eq!(
                 rig.answers[request].ids,
@@ -72,6 +83,26 @@ fn steps_that_overlap_give_the_same_streams() {
         }
         assert_eq!(rig.answers[&stopped].finished().reason, FinishReason::Stop);
         rig.assert_idle();
+    }
+}
+
+/// A script that ends early: the step that was launched over the end is computed in vain, once.
+#[test]
+fn a_row_that_ends_in_flight_costs_one_step_and_nothing_else() {
+    for depth in 0..=2_u64 {
+        let mut rig = Rig::new(
+            "scripted_thread",
+            json!({"script": [bytes_as_ids("ten tokens")], "step_ms": 1.0}),
+            json!({"overlap_depth": depth}),
+        );
+        let answer = rig.one(Prompt::Tokens(vec![1]), json!({"max_tokens": 40}));
+        assert_eq!(answer.text, "ten tokens");
+        assert_eq!(answer.finished().completion_tokens, 11);
+        rig.assert_idle();
+        assert_eq!(rig.stats()["steps"], 11 + depth, "depth {depth}");
+        assert_eq!(rig.stats()["generation_tokens"], 11);
+        let again = rig.one(Prompt::Tokens(vec![1]), json!({"max_tokens": 40}));
+        assert_eq!(again.text, "ten tokens");
     }
 }
 
@@ -249,10 +280,16 @@ fn too_many_open_requests_are_refused_and_the_rest_completes() {
 
 #[test]
 fn an_abort_storm_leaves_no_block_in_use() {
+    for depth in 0..=2 {
+        no_block_is_in_use_after_an_abort_storm(depth);
+    }
+}
+
+fn no_block_is_in_use_after_an_abort_storm(depth: u8) {
     let mut rig = Rig::new(
         "scripted_thread",
         json!({"num_blocks": 60}),
-        json!({"max_running": 6}),
+        json!({"max_running": 6, "overlap_depth": depth}),
     );
     let mut kept = Vec::new();
     for index in 0..300_u32 {
@@ -337,6 +374,7 @@ fn histograms_count_every_token_gap_and_request() {
     assert_eq!(count("inter_token_latency"), 45);
     assert_eq!(count("e2e_request_latency"), 5);
     assert_eq!(count("queue_time"), 5);
+    assert!(count("step_gap") >= 8);
 }
 
 #[test]

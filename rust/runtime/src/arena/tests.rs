@@ -68,7 +68,7 @@ fn pair() -> (HostArenas, Arc<WorkerArenas>) {
 }
 
 fn launch(host: &mut HostArenas, worker: &Arc<WorkerArenas>, launch: u64, step: u64) -> Step {
-    host.write_plan(&plan(step)).unwrap();
+    host.write_plan(&plan(step), false).unwrap();
     assert_eq!(worker.published(launch, step - 1), Some(step));
     Step::take(worker, 3, launch, step).unwrap()
 }
@@ -144,6 +144,49 @@ fn two_steps_in_flight_retire_in_order() {
     assert_eq!(rows, [(RowStatus::Ok, 1)]);
     assert!(takes_rows(&mut host, &mut rows));
     assert_eq!(rows, [(RowStatus::Ok, 2)]);
+}
+
+#[test]
+fn nothing_is_planned_over_a_step_that_computes_prompts() {
+    let (mut host, worker) = pair();
+    assert!(host.may_plan_ahead());
+    let step = launch(&mut host, &worker, 0, 1);
+    assert!(!host.may_plan_ahead());
+    step.publish(&[0], &[1]).unwrap();
+    host.take_result(3, &mut Vec::new());
+    assert!(host.may_plan_ahead());
+    let decodes = StepPlan {
+        num_decode_rows: 2,
+        ..plan(2)
+    };
+    host.write_plan(&decodes, true).unwrap();
+    assert!(host.may_plan_ahead() && host.in_flight());
+}
+
+#[test]
+fn a_gap_is_what_the_worker_waited_for_a_plan() {
+    let (mut host, worker) = pair();
+    // (planned at once or beside another, start, end of the step), gap
+    let steps = [
+        ((true, 100, 150), None),
+        ((true, 180, 200), Some(30)),
+        ((false, 900, 950), None),
+        ((true, 940, 990), None),
+        ((true, 990, 995), Some(0)),
+    ];
+    for (index, ((at_once, start, end), gap)) in steps.into_iter().enumerate() {
+        let (launch, number) = (index as u64, index as u64 + 1);
+        host.write_plan(&plan(number), at_once).unwrap();
+        let step = Step::take(&worker, 3, launch, number).unwrap();
+        step.publish(&[0], &[1]).unwrap();
+        let header = worker.layout.image(launch) * worker.layout.result_bytes;
+        for (mark, time) in [(0, start), (3, end)] {
+            let word = worker.result.word(header, result_word::TIMES + mark);
+            word.store(time, Ordering::Relaxed);
+        }
+        host.take_result(3, &mut Vec::new());
+        assert_eq!(host.gap_ns(), gap, "step {number}");
+    }
 }
 
 #[test]
@@ -229,7 +272,7 @@ fn a_plan_that_does_not_fit_is_refused_before_anything_is_written() {
         token_ids: vec![0; 9],
         ..plan(1)
     };
-    let error = host.write_plan(&large).unwrap_err().to_string();
+    let error = host.write_plan(&large, false).unwrap_err().to_string();
     assert!(
         error.contains("9 Tokens") && error.contains("holds 8"),
         "{error}"
@@ -240,7 +283,7 @@ fn a_plan_that_does_not_fit_is_refused_before_anything_is_written() {
 #[test]
 fn a_header_past_the_capacities_is_refused_by_the_worker() {
     let (mut host, worker) = pair();
-    host.write_plan(&plan(1)).unwrap();
+    host.write_plan(&plan(1), false).unwrap();
     let rows = worker.plan.word(0, plan_word::COUNTS + 1);
     rows.store(4, Ordering::Relaxed);
     let error = Step::take(&worker, 3, 0, 1).unwrap_err().to_string();

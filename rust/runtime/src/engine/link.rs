@@ -133,9 +133,9 @@ impl Link {
         self.control.send_later(&encode(message)?)
     }
 
-    /// Publishes a plan and rings.
-    pub(super) fn launch(&mut self, plan: &StepPlan) -> Result<(), Overflow> {
-        self.arenas.write_plan(plan)?;
+    /// Publishes a plan and rings. `at_once`: the step before has just retired.
+    pub(super) fn launch(&mut self, plan: &StepPlan, at_once: bool) -> Result<(), Overflow> {
+        self.arenas.write_plan(plan, at_once)?;
         self.doorbell.raise();
         Ok(())
     }
@@ -145,9 +145,19 @@ impl Link {
         self.arenas.take_result(self.epoch, into)
     }
 
+    /// How long the worker waited for the plan of the step that retired last, if there was something to plan.
+    pub(super) fn gap_ns(&self) -> Option<u64> {
+        self.arenas.gap_ns()
+    }
+
     /// Whether a launched step has not retired.
     pub(super) fn in_flight(&self) -> bool {
         self.arenas.in_flight()
+    }
+
+    /// Whether the steps in flight leave it worth while to plan one more.
+    pub(super) fn may_plan_ahead(&self) -> bool {
+        self.arenas.may_plan_ahead()
     }
 
     /// Takes the worker, which computes nothing now, into another epoch; it answers when it is there.

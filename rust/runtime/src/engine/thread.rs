@@ -41,6 +41,8 @@ pub(super) struct EngineThread {
     /// Counters of the cores that panicked.
     pub(super) retired_counters: Stats,
     planned: u64,
+    /// Those planned while another step ran.
+    planned_ahead: u64,
     /// Told once the first turn is over.
     started: Option<Arc<Slot<()>>>,
 }
@@ -67,6 +69,7 @@ impl EngineThread {
             events: Vec::new(),
             retired_counters: Stats::default(),
             planned: 0,
+            planned_ahead: 0,
             started: Some(started),
         }
     }
@@ -104,9 +107,9 @@ impl EngineThread {
         while let Some(change) = self.supervisor.advance(self.epoch) {
             self.change(change);
         }
-        self.retire();
+        let retired = self.retire();
         self.expire();
-        self.launch();
+        self.launch(retired);
         // Whoever hears of an event finds it in the statistics.
         self.publish_snapshot();
         self.tell();
@@ -254,9 +257,10 @@ impl EngineThread {
         self.shared.ready.give(Err(error));
     }
 
-    fn retire(&mut self) {
+    /// Takes the results that are there; whether there was one.
+    fn retire(&mut self) -> bool {
         let Some(link) = self.supervisor.running() else {
-            return;
+            return false;
         };
         let mut retired = false;
         let end = loop {
@@ -272,6 +276,9 @@ impl EngineThread {
                         rows: &self.rows,
                     };
                     complete(self.core.as_mut(), &result);
+                    if let Some(gap) = link.gap_ns() {
+                        lock(&self.shared.statistics).step_gap(gap);
+                    }
                 }
                 Outcome::Raised { class, message } => break Some((class, message)),
                 Outcome::Garbage(why) => break Some(("GarbageResult".to_owned(), why)),
@@ -283,6 +290,7 @@ impl EngineThread {
         if let Some((class, message)) = end {
             self.supervisor.end_running(&class, message, false);
         }
+        retired
     }
 
     /// Takes what a worker that has ended had published before.
@@ -299,18 +307,22 @@ impl EngineThread {
         }
     }
 
-    fn launch(&mut self) {
+    /// Launches what can be planned now. `at_once`: a step has just retired.
+    fn launch(&mut self, at_once: bool) {
         let panic_at = self.shared.options.test_faults.panic_at_step;
         let (Some(core), Some(link)) = (&mut self.core, self.supervisor.running()) else {
             return;
         };
-        while let Some(plan) = core.plan(now_ns()) {
+        while link.may_plan_ahead()
+            && let Some(plan) = core.plan(now_ns())
+        {
             self.planned += 1;
+            self.planned_ahead += u64::from(link.in_flight());
             assert!(
                 panic_at != Some(self.planned),
                 "test_faults.panic_at_step asked for this panic"
             );
-            if let Err(overflow) = link.launch(plan) {
+            if let Err(overflow) = link.launch(plan, at_once) {
                 panic!("{overflow}");
             }
         }
@@ -374,6 +386,7 @@ impl EngineThread {
         snapshot.core = core;
         snapshot.step_model = self.core.as_ref().map(|core| StepModel::of(core.latency()));
         snapshot.count_waiting(self.core.as_ref());
+        snapshot.steps_ahead = self.planned_ahead;
         snapshot.epoch = self.epoch;
         snapshot.worker_restarts = self.supervisor.restarts;
         snapshot.worker_alive = self.supervisor.is_running();

@@ -270,7 +270,8 @@ impl Scripted {
                     ));
                 }
                 self.kv[expected] = match ids[token] {
-                    PLACEHOLDER => self.last_ids[*row as usize],
+                    // Each id is taken once: what nobody sampled in between shows when it is read.
+                    PLACEHOLDER => std::mem::replace(&mut self.last_ids[*row as usize], POISON),
                     id => id.cast_unsigned(),
                 };
             }
