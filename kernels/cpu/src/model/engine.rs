@@ -147,10 +147,9 @@ impl Engine {
         let wanted = Wanted::Ids(&sampling, status, ids);
         output.forward_ns = self.execute(step, (&order, kept), wanted, progress)?;
         for (row, status) in output.status.iter().enumerate() {
-            if *status == 0 {
-                let state_row = step.sampling.rows[row] as usize;
-                self.state.set_last_id(state_row, output.ids[row]);
-            }
+            // The host may have launched a step over a row without an id: it computes with any, in vain.
+            let id = if *status == 0 { output.ids[row] } else { 0 };
+            self.state.set_last_id(step.sampling.rows[row] as usize, id);
         }
         Ok(output)
     }
@@ -177,6 +176,7 @@ impl Engine {
         wanted: Wanted,
         progress: &(dyn Fn() + Sync),
     ) -> Result<u64, PlanError> {
+        self.state.check_placeholders(step)?;
         self.state.apply_deltas(step);
         self.state.fill_placeholders(step, &mut self.ids);
         let rows = StepRows {

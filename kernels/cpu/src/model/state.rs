@@ -1,7 +1,10 @@
 //! What outlives a step, by state row: block tables and last sampled ids.
 
-use super::plan::{PLACEHOLDER, StepInput};
+use super::plan::{PLACEHOLDER, PlanError, StepInput};
 use super::settings::Settings;
+
+/// The last id of a row that has sampled nothing since the one before was taken.
+const TAKEN: i32 = -1;
 
 /// Tables point to block 0 where nothing was said.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ impl RowState {
         Self {
             tables: vec![0; settings.max_running * columns],
             columns,
-            last_ids: vec![0; settings.max_running],
+            last_ids: vec![TAKEN; settings.max_running],
         }
     }
 
@@ -28,7 +31,7 @@ impl RowState {
 
     pub(super) fn reset(&mut self) {
         self.tables.fill(0);
-        self.last_ids.fill(0);
+        self.last_ids.fill(TAKEN);
     }
 
     /// Changes tables in order, the last of several changes to one place standing; the step was checked.
@@ -49,16 +52,33 @@ impl RowState {
         &self.tables
     }
 
-    /// The step's ids, placeholders replaced by what their rows sampled last.
-    pub(super) fn fill_placeholders(&self, step: &StepInput, ids: &mut Vec<u32>) {
+    /// Refuses a placeholder of a row that has sampled nothing since its last one: host and worker would mean different
+    /// ids.
+    pub(super) fn check_placeholders(&self, step: &StepInput) -> Result<(), PlanError> {
+        // A placeholder stands in a decode row, which has one token.
+        let decodes = step.token_ids.iter().zip(step.rows);
+        let unknown = decodes
+            .take(step.num_decode_rows)
+            .find(|&(&id, &row)| id == PLACEHOLDER && self.last_ids[row as usize] == TAKEN);
+        match unknown {
+            None => Ok(()),
+            Some((_, row)) => Err(PlanError(format!(
+                "state row {row} is to take its last sampled id in a plan, and has sampled none since it took one"
+            ))),
+        }
+    }
+
+    /// The step's ids, placeholders replaced by what their rows sampled last; each of those is taken once.
+    pub(super) fn fill_placeholders(&mut self, step: &StepInput, ids: &mut Vec<u32>) {
         ids.clear();
-        ids.extend(step.token_ids.iter().enumerate().map(|(token, &id)| {
-            if id == PLACEHOLDER {
-                self.last_ids[step.rows[token] as usize] as u32
+        for (token, &id) in step.token_ids.iter().enumerate() {
+            ids.push(if id == PLACEHOLDER {
+                let row = step.rows[token] as usize;
+                std::mem::replace(&mut self.last_ids[row], TAKEN) as u32
             } else {
                 id as u32
-            }
-        }));
+            });
+        }
     }
 
     /// What a row sampled.

@@ -86,6 +86,22 @@ fn a_placeholder_is_the_id_that_its_row_sampled_last() {
 }
 
 #[test]
+fn a_placeholder_without_an_id_is_refused() {
+    let model = model(48, Format::F32, false, true);
+    let mut driver = Driver::new(&model, settings());
+    let plan = driver.plan(&[(3, &[1, 2, 3])], 0);
+    driver.engine.run(&plan.input(), &|| ()).unwrap();
+    let plan = driver.plan(&[(3, &[-1])], 1);
+    driver.engine.run(&plan.input(), &|| ()).unwrap();
+    // The id that is sampled now is not lost: a refused step computes nothing.
+    let mut twice = driver.plan(&[(2, &[-1])], 1);
+    let error = driver.engine.run(&twice.input(), &|| ()).unwrap_err();
+    assert!(error.to_string().contains("state row 2"), "{error}");
+    twice = driver.plan(&[(3, &[-1])], 1);
+    driver.engine.run(&twice.input(), &|| ()).unwrap();
+}
+
+#[test]
 fn progress_is_told_after_every_layer() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     let mut driver = Driver::new(&model(48, Format::F32, false, true), settings());
