@@ -64,13 +64,9 @@ class Load:
 
 LOADS = (Load(1, 256), Load(8, 256), Load(32, 256), Load(1, 0, 512))
 FUSIONS = {
-    "norm_prepare": "norm with rounding or quantization of the rows",
     "swiglu": "SwiGLU over a tile's sums",
-    "residual": "residual over a tile's sums",
-    "rope": "rope with the cache's write and with the queries' packing",
     "argmax": "greedy id over a tile's logits",
     "prefetch": "prefetch of weights",
-    "redundant_norm": "norm by every thread for itself",
 }
 
 
@@ -81,7 +77,6 @@ class Sizes:
     config: LlamaConfig
     weights: int
     kv_token: int
-    threads: int
 
     def step(self, load: Load) -> int:
         """Bytes of a step with every fusion: weights and cache read, what one phase hands to the next written and
@@ -94,16 +89,11 @@ class Sizes:
 
     def without(self, fusion: str, load: Load) -> int:
         """Bytes that come on top where a fusion is switched off."""
-        config, layers = self.config, self.config.layers
-        twice = 2 * 4 * load.tokens
+        config = self.config
         return {
-            "norm_prepare": twice * config.hidden * 2 * layers,
-            "swiglu": twice * 2 * config.intermediate * layers,
-            "residual": twice * config.hidden * 2 * layers,
-            "rope": twice * (config.heads + config.kv_heads) * config.head_dim * layers,
+            "swiglu": 2 * 4 * load.tokens * 2 * config.intermediate * config.layers,
             "argmax": 2 * 4 * load.rows * config.vocabulary,
             "prefetch": 0,
-            "redundant_norm": -(self.threads - 1) * 4 * load.tokens * config.hidden * 2 * layers,
         }[fusion]
 
 
@@ -184,15 +174,9 @@ def measure_fusions(weights: kernels.Weights, settings: dict[str, Any], rounds: 
     return gains, base
 
 
-def report_fusions(gains: list[Gain], sizes: Sizes, about: str) -> str:
-    """The page of results."""
+def report_fusions(gains: list[Gain], sizes: Sizes) -> list[str]:
+    """The table of one format of weights."""
     lines = [
-        "# Fusions of the native kernels",
-        "",
-        f"`make bench-kernels` on {time.strftime('%Y-%m-%d')}: {about}, {platform.machine()}. Steps with and without "
-        "each fusion in turn: the fastest of each, and the median of the ratios (above 1: the fusion gains). Bytes are "
-        "counted from the shapes.",
-        "",
         "| step | fusion | ms with | ms without | ratio | MB with | MB without |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -203,16 +187,40 @@ def report_fusions(gains: list[Gain], sizes: Sizes, about: str) -> str:
             f"| {gain.load} | {FUSIONS[gain.fusion]} (`{gain.fusion}`) | {gain.with_s * 1e3:.2f} | "
             f"{gain.without_s * 1e3:.2f} | {gain.ratio:.3f} | {moved / 1e6:.1f} | {more / 1e6:.1f} |"
         )
+    return lines
+
+
+def verdict(gains: list[Gain]) -> str:
+    """Which fusions are not worth their code."""
     idle = [name for name in FUSIONS if not any(gain.is_worth_it for gain in gains if gain.fusion == name)]
-    verdict = f"Gains less than {WORTH:.0%} in every step: {', '.join(idle)}." if idle else ""
-    return "\n".join([*lines, "", verdict or f"Each gains {WORTH:.0%} or more in some step.", ""])
+    if idle:
+        return f"Gains less than {WORTH:.0%} in every step: {', '.join(idle)}."
+    return f"Each gains {WORTH:.0%} or more in some step."
 
 
 def run_fusions(arguments: argparse.Namespace) -> str:
-    """Measures the fusions; gives the page."""
+    """Measures the fusions with each format of weights; gives the page."""
+    lines = [
+        "# Fusions of the native kernels",
+        "",
+        f"`make bench-kernels` on {time.strftime('%Y-%m-%d')}: {MODEL}, {platform.machine()}. Steps with and without "
+        "each fusion in turn: the fastest of each, and the median of the ratios (above 1: the fusion gains). Bytes are "
+        "counted from the shapes.",
+        "",
+    ]
+    gains: list[Gain] = []
+    for form in arguments.weights.split(","):
+        found, sizes, about = measure_weights(form, arguments.rounds)
+        gains += found
+        lines += [f"## {about}", "", *report_fusions(found, sizes), ""]
+    return "\n".join([*lines, verdict(gains), ""])
+
+
+def measure_weights(form: str, rounds: int) -> tuple[list[Gain], Sizes, str]:
+    """Every fusion with weights of one format; what was measured, in words."""
     folder, threads = pull(MODEL), len(os.sched_getaffinity(0))
     config = read_config(json.loads((folder / "config.json").read_text()))
-    source = find_source(folder, config, "gguf" if arguments.weights == "gguf" else None)
+    source = find_source(folder, config, "gguf" if form == "gguf" else None)
     arithmetic, _ = choose_dtype("auto", "cpu", source.stored, cpu_flags())
     tokens = max(load.rows * (load.context + BLOCK_SIZE) + load.prefill for load in LOADS)
     settings = {
@@ -228,12 +236,13 @@ def run_fusions(arguments: argparse.Namespace) -> str:
     }
     with tempfile.TemporaryDirectory(prefix="diptych-kernels-") as cache:
         os.environ["XDG_CACHE_HOME"] = cache
-        weights = open_weights(source, config, arguments.weights, threads)
+        weights = open_weights(source, config, form, threads)
     needs = json.loads(weights.needs(json.dumps(settings).encode()))
-    gains, base = measure_fusions(weights, settings, arguments.rounds)
-    sizes = Sizes(config, base.about["weight_bytes"], needs["bytes_per_block"] // BLOCK_SIZE, threads)
-    about = f"{MODEL}, {arguments.weights} weights, {arithmetic} KV, {base.about['instruction_set']}, {threads} threads"
-    return report_fusions(gains, sizes, about)
+    gains, base = measure_fusions(weights, settings, rounds)
+    sizes = Sizes(config, base.about["weight_bytes"], needs["bytes_per_block"] // BLOCK_SIZE)
+    stored = source.stored if form == "auto" else form
+    about = f"{stored} weights, {arithmetic} KV, {base.about['instruction_set']}, {threads} threads"
+    return gains, sizes, about
 
 
 def run_kv_layout() -> str:
@@ -247,7 +256,7 @@ def run_kv_layout() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kv-layout", action="store_true", help="compare layouts of the paged cache instead")
-    parser.add_argument("--weights", default="auto", help="format of the weights (auto: as the checkpoint has them)")
+    parser.add_argument("--weights", default="auto,int8", help="formats, in turn (auto: the checkpoint's)")
     parser.add_argument("--rounds", type=int, default=40, help="steps of each kind (40; prefill a quarter)")
     parser.add_argument("--output", type=Path, help="where the page goes (bench/results/kernels.md or kv_layout.md)")
     arguments = parser.parse_args()

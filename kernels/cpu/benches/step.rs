@@ -211,15 +211,9 @@ fn variants(all: bool) -> Vec<(&'static str, Fusions)> {
             (name, fusions)
         };
         variants.extend([
-            without("no norm_prepare", |fusions| fusions.norm_prepare = false),
             without("no swiglu", |fusions| fusions.swiglu = false),
-            without("no residual", |fusions| fusions.residual = false),
-            without("no rope", |fusions| fusions.rope = false),
             without("no argmax", |fusions| fusions.argmax = false),
             without("no prefetch", |fusions| fusions.prefetch = false),
-            without("no redundant_norm", |fusions| {
-                fusions.redundant_norm = false;
-            }),
         ]);
     }
     variants

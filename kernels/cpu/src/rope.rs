@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::memory::Region;
-use crate::simd::{Isa, Kernel, LANES};
+use crate::simd::{Isa, LANES};
 
 /// Cosines and sines by position, computed as far as positions were met.
 ///
@@ -79,8 +79,7 @@ impl Rope {
 /// Turns one head, `from` [2 × half], into `to` [2 × half], and multiplies it by `factor`.
 ///
 /// # Safety
-/// The pointers span that many values; `angles` holds `half` cosines, then as many sines; `to` is `from` or does not overlap
-/// it.
+/// The pointers span that many values; `angles` holds `half` cosines, then as many sines; `to` does not overlap `from`.
 #[inline(always)]
 pub(crate) unsafe fn rotate<I: Isa>(
     isa: I,
@@ -110,56 +109,6 @@ pub(crate) unsafe fn rotate<I: Isa>(
         *to.add(pair) = (first * cosine - second * sine) * factor;
         *to.add(half + pair) = (second * cosine + first * sine) * factor;
         pair += 1;
-    }
-}
-
-/// Heads that are turned where they lie.
-pub(crate) struct TurnHeads<'a> {
-    pub(crate) rope: &'a Rope,
-    pub(crate) position: usize,
-    /// The first, the others behind it.
-    pub(crate) heads: *mut f32,
-    pub(crate) count: usize,
-}
-
-impl Kernel for TurnHeads<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let half = self.rope.half();
-        let angles = (self.rope.angles(self.position), half);
-        for head in 0..self.count {
-            // SAFETY: whoever makes the kernel owns so many heads.
-            unsafe {
-                let head = self.heads.add(head * 2 * half);
-                rotate(isa, angles, head, head, 1.0);
-            }
-        }
-    }
-}
-
-/// Multiplies `count` values by `factor`.
-///
-/// # Safety
-/// The pointers span that many values; `to` does not overlap.
-#[inline(always)]
-pub(crate) unsafe fn scale<I: Isa>(
-    isa: I,
-    from: *const f32,
-    to: *mut f32,
-    count: usize,
-    factor: f32,
-) {
-    let wide = count / LANES * LANES;
-    for at in (0..wide).step_by(LANES) {
-        isa.store(
-            to.add(at),
-            isa.mul(isa.load(from.add(at)), isa.splat(factor)),
-        );
-    }
-    for at in wide..count {
-        *to.add(at) = *from.add(at) * factor;
     }
 }
 

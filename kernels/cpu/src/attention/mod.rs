@@ -98,8 +98,8 @@ pub struct AttentionLayer<'a> {
     pub qkv: *const f32,
     /// Values from one token to the next.
     pub qkv_stride: usize,
-    /// Angles; none where queries and keys are turned already.
-    pub rope: Option<&'a Rope>,
+    /// Angles by which queries and keys are turned.
+    pub rope: &'a Rope,
     /// Scores are multiplied by it: 1 ÷ √`head_dim`.
     pub scale: f32,
     /// How bfloat16 and byte caches are multiplied; the others always in float32.

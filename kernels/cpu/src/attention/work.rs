@@ -12,7 +12,7 @@ use super::softmax::{Summary, finish, join, weights};
 use super::tile::{KEYS_AHEAD, Tile, TilePlace};
 use super::{AttentionLayer, AttentionPlan, TILE};
 use crate::kv::{encode, put_row};
-use crate::rope::{rotate, scale};
+use crate::rope::rotate;
 use crate::simd::{Isa, Kernel, LANES};
 
 /// A member at work on a layer.
@@ -71,13 +71,8 @@ impl<I: Isa> Worker<'_, I> {
     #[inline(always)]
     unsafe fn turn(&self, position: usize, from: *const f32, factor: f32) {
         let (dims, to) = (self.plan.shape.head_dim, self.scratch.head);
-        match self.layer.rope {
-            Some(rope) => {
-                let angles = (rope.angles(position), dims / 2);
-                rotate(self.isa, angles, from, to, factor);
-            }
-            None => scale(self.isa, from, to, dims, factor),
-        }
+        let angles = (self.layer.rope.angles(position), dims / 2);
+        rotate(self.isa, angles, from, to, factor);
     }
 
     /// Attends for a piece.

@@ -20,8 +20,6 @@ pub(super) const TILE_PANELS: usize = 4;
 pub(super) const MLP_ROWS: usize = 1024;
 /// Rows whose logits exist at once.
 pub(super) const LOGIT_ROWS: usize = 64;
-/// Up to so many rows, every thread prepares all of them for itself.
-pub(super) const FEW_ROWS: usize = 4;
 
 /// Rows of f32.
 #[derive(Debug)]
@@ -120,8 +118,8 @@ struct Layout {
     used_hidden: Used,
     used_attended: Used,
     used_wide: Used,
-    /// Buffers of passes that are not fused.
-    apart: [usize; 3],
+    /// Rows of the buffer of `SwiGLU`'s pass, where it is one of its own.
+    gate_up_rows: usize,
     threads: usize,
 }
 
@@ -140,8 +138,6 @@ impl Layout {
         let tokens = settings.max_tokens;
         let hidden_rows = tokens.max(LOGIT_ROWS);
         let wide_rows = tokens.min(MLP_ROWS);
-        let fusions = settings.fusions;
-        let unless = |fused: bool, rows: usize| if fused { 0 } else { rows };
         Self {
             tokens,
             hidden: shape.hidden.next_multiple_of(GROUP),
@@ -155,11 +151,11 @@ impl Layout {
             used_hidden: used[0],
             used_attended: used[1],
             used_wide: used[2],
-            apart: [
-                unless(fusions.norm_prepare, hidden_rows),
-                unless(fusions.residual, tokens),
-                unless(fusions.swiglu, wide_rows),
-            ],
+            gate_up_rows: if settings.fusions.swiglu {
+                0
+            } else {
+                wide_rows
+            },
             threads: settings.threads,
         }
     }
@@ -167,16 +163,12 @@ impl Layout {
     fn bytes(&self) -> usize {
         let floats = Floats::bytes(self.tokens, self.hidden + self.qkv + self.attended)
             + Floats::bytes(self.logit_rows, self.vocabulary)
-            + Floats::bytes(self.apart[0] + self.apart[1], self.hidden)
-            + Floats::bytes(self.apart[2], 2 * self.wide);
+            + Floats::bytes(self.gate_up_rows, 2 * self.wide);
         let forms = Forms::bytes(self.used_hidden, self.hidden, self.hidden_rows)
             + Forms::bytes(self.used_attended, self.attended, self.tokens)
             + Forms::bytes(self.used_wide, self.wide, self.wide_rows);
-        let member = Floats::bytes(ROW_BLOCK, TILE_PANELS * LANES)
-            + Floats::bytes(FEW_ROWS, self.hidden)
-            + Forms::bytes(self.used_hidden, self.hidden, FEW_ROWS)
-            + Forms::bytes(self.used_attended, self.attended, FEW_ROWS)
-            + self.hidden_rows * size_of::<Best>();
+        let member =
+            Floats::bytes(ROW_BLOCK, TILE_PANELS * LANES) + self.hidden_rows * size_of::<Best>();
         floats + forms + self.threads * member
     }
 }
@@ -202,10 +194,6 @@ pub(super) struct Buffers {
     pub(super) attended: Floats,
     /// `[logit rows][vocabulary]`.
     pub(super) logits: Floats,
-    /// `[hidden rows][hidden]`, where norms are a pass of their own.
-    pub(super) normed: Floats,
-    /// `[tokens][hidden]`, where the residual sum is a pass of its own.
-    pub(super) projected: Floats,
     /// `[MLP rows][2 × intermediate]`, where `SwiGLU` is a pass of its own.
     pub(super) gate_up: Floats,
     /// Normed rows.
@@ -225,12 +213,6 @@ pub(super) struct Buffers {
 pub(super) struct Scratch {
     /// Sums of [`ROW_BLOCK`] rows × [`TILE_PANELS`] panels.
     pub(super) tile: Floats,
-    /// `[FEW_ROWS][hidden]`.
-    pub(super) normed: Floats,
-    /// Normed rows, if few.
-    pub(super) hidden_rows: Forms,
-    /// What attention gave, if few rows.
-    pub(super) attended_rows: Forms,
     /// Of each sampled row, the best of the logits that this member made.
     best: Vec<UnsafeCell<Best>>,
     sampler: UnsafeCell<Sampler>,
@@ -272,9 +254,7 @@ fn make_inside(layout: &Layout, hidden: usize) -> io::Result<(Buffers, Vec<Scrat
         qkv: Floats::new(layout.tokens, layout.qkv)?,
         attended: Floats::new(layout.tokens, attended)?,
         logits: Floats::new(layout.logit_rows, layout.vocabulary)?,
-        normed: Floats::new(layout.apart[0], layout.hidden)?,
-        projected: Floats::new(layout.apart[1], layout.hidden)?,
-        gate_up: Floats::new(layout.apart[2], 2 * wide)?,
+        gate_up: Floats::new(layout.gate_up_rows, 2 * wide)?,
         hidden_rows: Forms::new(layout.used_hidden, hidden, layout.hidden_rows)?,
         attended_rows: Forms::new(layout.used_attended, attended, layout.tokens)?,
         wide_rows: Forms::new(layout.used_wide, wide, layout.wide_rows)?,
@@ -285,9 +265,6 @@ fn make_inside(layout: &Layout, hidden: usize) -> io::Result<(Buffers, Vec<Scrat
     for _ in 0..layout.threads {
         members.push(Scratch {
             tile: Floats::new(ROW_BLOCK, TILE_PANELS * LANES)?,
-            normed: Floats::new(FEW_ROWS, layout.hidden)?,
-            hidden_rows: Forms::new(layout.used_hidden, hidden, FEW_ROWS)?,
-            attended_rows: Forms::new(layout.used_attended, attended, FEW_ROWS)?,
             best: (0..layout.hidden_rows)
                 .map(|_| UnsafeCell::default())
                 .collect(),

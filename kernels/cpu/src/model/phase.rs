@@ -1,10 +1,10 @@
 //! Phases that members share: rows prepared for a product, and the product with what follows it.
 
-use super::buffers::{Buffers, FEW_ROWS, Floats, Forms, ROW_BLOCK, Scratch, TILE_PANELS};
+use super::buffers::{Buffers, Floats, Forms, ROW_BLOCK, Scratch, TILE_PANELS};
 use super::settings::Settings;
 use crate::epilogue::{AddBias, AddResidual, SwiGlu, Tile};
 use crate::matrix::{Form, Matrix};
-use crate::norm::{Norm, NormInto, NormOnly, Prepare};
+use crate::norm::{Norm, NormInto, Prepare};
 use crate::pool::Member;
 use crate::product::Product;
 use crate::rows::{RowBuffer, Rows};
@@ -104,8 +104,7 @@ pub(super) struct Phases<'a> {
 }
 
 impl Phases<'_> {
-    /// Prepares rows for a product: all members for themselves into `own` where they are few, together into `shared`
-    /// otherwise. Every member sees all rows when it returns.
+    /// Prepares rows for a product, and waits until all of them are there.
     ///
     /// # Safety
     /// Called by all members alike; nobody writes the source, or reads what was prepared before, meanwhile.
@@ -113,46 +112,23 @@ impl Phases<'_> {
         &self,
         member: &Member,
         source: &Source,
-        shared: &'b Forms,
-        own: &'b Forms,
+        forms: &'b Forms,
     ) -> Rows<'b> {
-        let few = self.settings.fusions.redundant_norm && source.count <= FEW_ROWS;
-        if few {
-            let normed = &self.scratch[member.index()].normed;
-            let into = own.get(source.form);
-            for row in 0..source.count {
-                self.prepare_row(source, row, normed, into);
+        let into = forms.get(source.form);
+        each_row(member, source.count, |row| {
+            if source.norm.is_null() {
+                self.settings.set.run(Prepare {
+                    input: source.row(row),
+                    size: source.size,
+                    into,
+                    row,
+                });
+            } else {
+                let norm = source.norm(row);
+                self.settings.set.run(NormInto { norm, into, row });
             }
-            return into.rows();
-        }
-        let into = shared.get(source.form);
-        while let Some(rows) = member.claim_run(source.count, source.count, 8) {
-            for row in rows {
-                self.prepare_row(source, row, &self.buffers.normed, into);
-            }
-        }
-        member.wait();
-        into.rows()
-    }
-
-    unsafe fn prepare_row(&self, source: &Source, row: usize, normed: &Floats, into: &RowBuffer) {
-        let (set, size) = (self.settings.set, source.size);
-        let input = if source.norm.is_null() {
-            source.row(row)
-        } else if self.settings.fusions.norm_prepare {
-            let norm = source.norm(row);
-            return set.run(NormInto { norm, into, row });
-        } else {
-            let (norm, out) = (source.norm(row), normed.row(row));
-            set.run(NormOnly { norm, out });
-            out.cast_const()
-        };
-        set.run(Prepare {
-            input,
-            size,
-            into,
-            row,
         });
+        into.rows()
     }
 
     /// Computes a product with what follows, and waits until all of it is there.

@@ -1,9 +1,9 @@
 //! The program of a step: what every member of the team runs, from the embedding to the sampled ids.
 //!
-//! A layer has five barriers with few rows, eight with many, and one more with prefill rows:
+//! A layer has eight barriers, and one more with prefill rows:
 //!
 //! ```text
-//! norm ─ qkv ─┤ attention ┤ output + residual ┤ norm ─ gate, up ─ SwiGLU ┤ down + residual ┤
+//! norm ┤ qkv ┤ rope, attention ┤ round ┤ output + residual ┤ norm ┤ gate, up ─ SwiGLU ┤ down + residual ┤
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use super::buffers::Floats;
 use super::model::Model;
 use super::phase::{Job, Phases, Source, Then, each_row};
 use crate::attention::{AttentionLayer, AttentionPlan, StepRows, Switches, Turn};
-use crate::epilogue::{AddResidual, SwiGlu, Tile};
+use crate::epilogue::{SwiGlu, Tile};
 use crate::kv::KvPool;
 use crate::matrix::{Form, Matrix, read_row};
 use crate::pool::Member;
-use crate::rope::{Rope, TurnHeads};
+use crate::rope::Rope;
 use crate::rows::{RowBuffer, Rows};
 use crate::sampling::{Best, SamplingRow, Status};
 use crate::simd::LANES;
@@ -109,7 +109,6 @@ impl Program<'_> {
             &self.model.vectors[index],
         );
         let (buffers, count) = (self.phases.buffers, self.ids.len());
-        let scratch = &self.phases.scratch[member.index()];
         let mut prepared: Option<(Form, Rows)> = None;
         let mut column = 0;
         for part in &layer.qkv {
@@ -117,8 +116,7 @@ impl Program<'_> {
             let (_, rows) = match prepared {
                 Some(rows) if rows.0 == source.form => rows,
                 _ => {
-                    let (shared, own) = (&buffers.hidden_rows, &scratch.hidden_rows);
-                    let rows = self.phases.prepare(member, &source, shared, own);
+                    let rows = self.phases.prepare(member, &source, &buffers.hidden_rows);
                     *prepared.insert((source.form, rows))
                 }
             };
@@ -127,17 +125,6 @@ impl Program<'_> {
             self.phases
                 .product(member, &job(*part, rows, (0, count), bias, store));
             column += part.outputs;
-        }
-        if !self.phases.settings.fusions.rope {
-            each_row(member, count, |token| {
-                let shape = &self.model.shape;
-                self.phases.settings.set.run(TurnHeads {
-                    rope: self.rope,
-                    position: self.rows.positions[token] as usize,
-                    heads: buffers.qkv.row(token),
-                    count: shape.heads + shape.kv_heads,
-                });
-            });
         }
     }
 
@@ -148,7 +135,6 @@ impl Program<'_> {
             &self.model.vectors[index],
         );
         let (buffers, count) = (self.phases.buffers, self.ids.len());
-        let scratch = &self.phases.scratch[member.index()];
         self.project(member, index);
         let attention = AttentionLayer {
             pool: self.pool,
@@ -156,7 +142,7 @@ impl Program<'_> {
             rows: &self.rows,
             qkv: buffers.qkv.row(0),
             qkv_stride: buffers.qkv.stride(),
-            rope: self.phases.settings.fusions.rope.then_some(self.rope),
+            rope: self.rope,
             scale: 1.0 / (self.model.shape.head_dim as f32).sqrt(),
             arithmetic: self.phases.settings.arithmetic,
             out: buffers.attended.row(0),
@@ -181,11 +167,11 @@ impl Program<'_> {
             norm: std::ptr::null(),
             ..self.normed(&buffers.attended, &[], &layer.output)
         };
-        let (shared, own) = (&buffers.attended_rows, &scratch.attended_rows);
-        let rows = self.phases.prepare(member, &source, shared, own);
+        let rows = self.phases.prepare(member, &source, &buffers.attended_rows);
         let then = Then::Residual(buffers.residual.row(0), buffers.residual.stride());
         let bias = vectors.output_bias.as_deref();
-        self.add(member, &job(layer.output, rows, (0, count), bias, then));
+        self.phases
+            .product(member, &job(layer.output, rows, (0, count), bias, then));
     }
 
     /// Norm, gate and up, `SwiGLU`, down, residual; so many rows at once as there is room for.
@@ -195,11 +181,8 @@ impl Program<'_> {
             &self.model.vectors[index],
         );
         let (buffers, count) = (self.phases.buffers, self.ids.len());
-        let scratch = &self.phases.scratch[member.index()];
         let source = self.normed(&buffers.residual, &vectors.post_norm, &layer.gate_up);
-        let rows = self
-            .phases
-            .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
+        let rows = self.phases.prepare(member, &source, &buffers.hidden_rows);
         let form = layer.down.format.form(self.phases.settings.arithmetic);
         let wide = buffers.wide_rows.get(form);
         let most = wide.rows().count();
@@ -219,7 +202,7 @@ impl Program<'_> {
             let (residual, stride) = (buffers.residual.row(first), buffers.residual.stride());
             let bias = vectors.down_bias.as_deref();
             let then = Then::Residual(residual, stride);
-            self.add(
+            self.phases.product(
                 member,
                 &job(layer.down, wide.rows(), (0, part.1), bias, then),
             );
@@ -246,36 +229,6 @@ impl Program<'_> {
         });
     }
 
-    /// Adds a product to the residual stream.
-    unsafe fn add(&self, member: &Member, job: &Job) {
-        let Then::Residual(residual, stride) = job.then else {
-            unreachable!("only the residual stream is added to")
-        };
-        if self.phases.settings.fusions.residual {
-            return self.phases.product(member, job);
-        }
-        let projected = &self.phases.buffers.projected;
-        let apart = Job {
-            then: Then::Store(projected.row(0), projected.stride()),
-            ..*job
-        };
-        self.phases.product(member, &apart);
-        each_row(member, job.count, |row| {
-            let tile = Tile {
-                sums: projected.row(row),
-                stride: projected.stride(),
-                rows: 1,
-                columns: job.matrix.panels() * LANES,
-                bias: std::ptr::null(),
-            };
-            self.phases.settings.set.run(AddResidual {
-                tile,
-                residual: residual.add(row * stride),
-                stride,
-            });
-        });
-    }
-
     /// Logits of as many sampled rows as there is room for, from the `done`-th on, and what becomes of them.
     unsafe fn head(&self, member: &Member, done: usize) -> usize {
         let buffers = self.phases.buffers;
@@ -295,9 +248,7 @@ impl Program<'_> {
             count,
             ..self.normed(&buffers.residual, &self.model.norm, &head)
         };
-        let rows = self
-            .phases
-            .prepare(member, &source, &buffers.hidden_rows, &scratch.hidden_rows);
+        let rows = self.phases.prepare(member, &source, &buffers.hidden_rows);
         let vocabulary = self.phases.settings.vocabulary;
         let job = Job {
             panels: vocabulary.div_ceil(LANES),

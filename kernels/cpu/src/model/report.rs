@@ -1,6 +1,5 @@
 //! What an engine found on its machine, for logs and for those who compare figures.
 
-use super::buffers::FEW_ROWS;
 use super::settings::Settings;
 use super::shape::ModelShape;
 use super::weights::{LayerWeights, Weights};
@@ -25,21 +24,15 @@ pub fn moved_bytes(
         Form::Int8 | Form::Int8Halves => 1,
     };
     let form = |matrix: &Matrix| bytes(matrix.format.form(settings.arithmetic));
-    let few = fusions.redundant_norm && tokens <= FEW_ROWS;
-    let times = if few { settings.threads } else { 1 };
     let unless = |fused: bool, values: usize| if fused { 0 } else { 2 * 4 * values };
     let row = |layer: &LayerWeights| {
-        let norms = 2 * times * (4 * hidden + unless(fusions.norm_prepare, hidden));
-        let prepared = hidden * (form(&layer.qkv[0]) + form(&layer.gate_up)) * (times + 1);
+        let norms = 2 * 4 * hidden;
+        let prepared = hidden * (form(&layer.qkv[0]) + form(&layer.gate_up)) * 2;
         let attention = 2 * 4 * (shape.qkv_size() + shape.attended_size());
-        let attended = shape.attended_size() * form(&layer.output) * (times + 1);
+        let attended = shape.attended_size() * form(&layer.output) * 2;
         let mlp = unless(fusions.swiglu, 2 * wide) + 2 * wide * form(&layer.down);
-        let turned = unless(
-            fusions.rope,
-            (shape.heads + shape.kv_heads) * shape.head_dim,
-        );
-        let residual = 2 * (2 * 4 * hidden + unless(fusions.residual, hidden));
-        norms + prepared + attention + attended + mlp + residual + turned
+        let residual = 2 * 2 * 4 * hidden;
+        norms + prepared + attention + attended + mlp + residual
     };
     let layers: usize = weights.layers.iter().map(row).sum();
     let head =

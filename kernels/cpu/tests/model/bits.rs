@@ -94,11 +94,7 @@ fn variants(base: Settings) -> Vec<Settings> {
         fusions: Fusions::NONE,
         ..base
     });
-    all.push(one(|fusions| fusions.norm_prepare = false));
     all.push(one(|fusions| fusions.swiglu = false));
-    all.push(one(|fusions| fusions.residual = false));
-    all.push(one(|fusions| fusions.rope = false));
-    all.push(one(|fusions| fusions.redundant_norm = false));
     all
 }
 

@@ -132,7 +132,7 @@ fn attend_step(
         rows: &rows,
         qkv: qkv.as_ptr(),
         qkv_stride: (options.heads + 2 * options.kv_heads) * options.head_dim,
-        rope: Some(parts.rope),
+        rope: parts.rope,
         scale: options.scale,
         arithmetic: arithmetic(&options.arithmetic)?,
         out: out.as_mut_ptr(),

@@ -62,18 +62,14 @@ fn fusions(without: &[String]) -> Result<Fusions, OptionsError> {
     let mut fusions = Fusions::ALL;
     for name in without {
         let fusion = match name.as_str() {
-            "norm_prepare" => &mut fusions.norm_prepare,
             "swiglu" => &mut fusions.swiglu,
-            "residual" => &mut fusions.residual,
             "argmax" => &mut fusions.argmax,
             "prefetch" => &mut fusions.prefetch,
-            "rope" => &mut fusions.rope,
-            "redundant_norm" => &mut fusions.redundant_norm,
             _ => {
                 return Err(OptionsError::Unknown {
                     name: "without",
                     value: name.clone(),
-                    known: "norm_prepare, swiglu, residual, rope, argmax, prefetch and redundant_norm",
+                    known: "swiglu, argmax and prefetch",
                 });
             }
         };

@@ -147,7 +147,7 @@ impl Bench {
                 rows: &rows,
                 qkv: self.qkv.as_ptr(),
                 qkv_stride: (HEADS + 2 * KV_HEADS) * HEAD_DIM,
-                rope: Some(&self.rope),
+                rope: &self.rope,
                 scale: 0.125,
                 arithmetic: self.variant.arithmetic,
                 out: self.out.as_mut_ptr(),

@@ -230,7 +230,7 @@ impl<'a> Engine<'a> {
             rows,
             qkv: qkv.as_ptr(),
             qkv_stride: stride,
-            rope: Some(&self.rope),
+            rope: &self.rope,
             scale: case.scale(),
             arithmetic: case.arithmetic,
             out: out.as_mut_ptr(),
