@@ -74,6 +74,11 @@ class Client:
         self._session = session
         self._dialect = dialect
 
+    @property
+    def bounds_gaps(self) -> bool:
+        """Whether a stream can say how long its gaps may be."""
+        return bool(self._dialect.steady)
+
     def body(self, prompt: Prompt, output_tokens: int, steady: bool = False) -> bytes:
         return msgspec.json.encode(
             {

@@ -145,6 +145,7 @@ ENGINES = {
             environments.IK_LLAMA,
             in_process=True,
             spared=OUR_BATCHES,
+            once=frozenset({"W3"}),
         ),
         Engine(
             "openvino-bf16",
@@ -170,6 +171,7 @@ ENGINES = {
             environments.IK_LLAMA,
             in_process=True,
             spared=OUR_BATCHES,
+            once=frozenset({"W3"}),
         ),
         Engine(
             "openvino-int8",
