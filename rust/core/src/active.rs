@@ -9,11 +9,13 @@
 use std::hash::{Hash, Hasher};
 
 use crate::account::{Account, WaitClock};
+use crate::forecast::Stay;
 use crate::latency::Pace;
 use crate::plan::SamplingRow;
 use crate::pool::NONE;
 use crate::prefix::NodeRef;
 use crate::reason::{ChunkLimit, WaitReason};
+use crate::retention::Terms;
 use crate::running::Rank;
 use crate::suspects::Suspicion;
 use crate::waiting::Ticket;
@@ -25,11 +27,16 @@ pub(crate) const ACK_WINDOW: u32 = 8;
 /// Output tokens for which an admitted request has memory at once; beyond, it grows by doubling.
 const RESERVED_OUTPUTS: u32 = 4096;
 
+/// Preemptions after which a request must run.
+const MUST_RUN: u8 = 2;
+
 /// What a request holds of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum State {
     /// Nothing; it is in the queue.
     Waiting,
+    /// Nothing; it waits for blocks that a running request computes.
+    Deferred,
     /// A state row and the blocks of all its known tokens.
     Running,
 }
@@ -87,9 +94,21 @@ pub(crate) struct Active {
     /// Place in the order of arrival.
     pub(crate) arrival: u64,
     pub(crate) namespace: u64,
+    /// How long what it uses stays cached.
+    pub(crate) terms: Terms,
     /// Last step that carried side data of the request.
     pub(crate) side_step: u64,
     pub(crate) bias: Vec<(u32, f32)>,
+    /// What its end is predicted to be, while it runs.
+    pub(crate) stay: Stay,
+    /// Times that blocks were taken from it for others, up to [`MUST_RUN`].
+    pub(crate) preemptions: u8,
+    /// Hash of its first block that is not indexed, while it computes that block (see `dedupe`).
+    pub(crate) frontier: Option<u64>,
+    /// The running request that computes its next blocks, and how many must be indexed.
+    pub(crate) awaits: Option<(u32, u32)>,
+    /// Times that it was deferred, up to the most.
+    pub(crate) deferrals: u8,
     /// Leading blocks that came from the prefix cache.
     pub(crate) matched: u32,
     /// Why it waited and what it was given.
@@ -125,6 +144,7 @@ impl Active {
         ticket: Ticket,
         account: Box<Account>,
     ) -> Self {
+        let terms = Terms::of(&request);
         let template = template(&request);
         let sampling = request.sampling;
         Self {
@@ -136,6 +156,7 @@ impl Active {
             has_stop_strings: request.has_stop_strings,
             namespace: request.namespace,
             pace: Pace::new(request.target_itl_ns),
+            terms,
             template,
             bias: sampling.logit_bias,
             state: State::Waiting,
@@ -145,6 +166,11 @@ impl Active {
             row: NONE,
             blocks: Vec::new(),
             path: Vec::new(),
+            stay: Stay::default(),
+            preemptions: 0,
+            frontier: None,
+            awaits: None,
+            deferrals: 0,
             matched: 0,
             cacheable: false,
             table_sent: 0,
@@ -195,6 +221,16 @@ impl Active {
     /// Blocks that it fills if it runs to `max_tokens`: the last token's KV is never written.
     pub(crate) fn footprint(&self, block_size: u32) -> u32 {
         (self.prompt + self.max_tokens - 1).div_ceil(block_size)
+    }
+
+    /// Whether it was preempted so often that others are preempted before it, and that it is
+    /// admitted for all of its `max_tokens`.
+    pub(crate) fn must_run(&self) -> bool {
+        self.preemptions >= MUST_RUN
+    }
+
+    pub(crate) fn count_preemption(&mut self) {
+        self.preemptions = (self.preemptions + 1).min(MUST_RUN);
     }
 
     /// Whether the sampled id ends the output.
@@ -273,6 +309,16 @@ impl Active {
         } else {
             self.retired
         }
+    }
+
+    /// Leading positions that it computes and indexes whatever is sampled or acknowledged.
+    pub(crate) fn promised(&self) -> u32 {
+        let known = if self.has_stop_strings {
+            self.prompt
+        } else {
+            self.known()
+        };
+        known.min(self.known() - 1)
     }
 
     /// Makes room for what running will append, so that steps allocate nothing.

@@ -1,14 +1,29 @@
-//! Admission, on the whole of a request's known tokens. Who is next, `waiting` says.
+//! Admission, on the whole of a request's known tokens and on what it and the running ones are
+//! predicted to need (see `forecast` and [`Admission`]). Who is next, `waiting` says.
 //!
 //! The blocks that the prefix cache has are pinned first, so that they cannot be evicted for the
 //! rest; then all further blocks of the known tokens are reserved at once, and one more must be
 //! left for the first output.
 
 use crate::active::State;
+use crate::config::Admission;
 use crate::reason::{MatchEnd, WaitReason};
 use crate::schedule::Budget;
 use crate::waiting::Attempt;
 use crate::{Core, Event};
+
+/// Blocks that a request needs for its known tokens.
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    /// Blocks to take.
+    private: u32,
+    /// Blocks that the prefix cache has.
+    matched: u32,
+    /// Those of them that could be handed out now.
+    revived: u32,
+    /// Those that nobody owns, the fenced ones too.
+    unowned: u32,
+}
 
 impl Core {
     /// Returns what ended the admissions: those who still wait, wait for that.
@@ -58,39 +73,85 @@ impl Core {
             return Err(WaitReason::InFlight);
         }
         self.look_up(slot);
-        let (private, first_output) = self.needed_blocks(slot);
-        let (needed, available) = (private + first_output, self.available_blocks(slot));
+        if self.config.prefix_cache && self.defer(slot) {
+            return Err(WaitReason::SharedPrefix);
+        }
+        let need = self.need(slot);
+        self.fits_now(slot, need)?;
+        self.fits_later(slot, need)?;
+        self.take_in(slot, need.private);
+        Ok(())
+    }
+
+    /// What a request that was looked up needs.
+    fn need(&self, slot: u32) -> Need {
+        let request = &self.requests[slot];
+        let matched = request.path.len() as u32;
+        Need {
+            private: request.known().div_ceil(self.config.block_size) - matched,
+            matched,
+            revived: self.cache.evictable_among(&request.path),
+            unowned: self.cache.unowned_among(&request.path),
+        }
+    }
+
+    /// Whether a request that was looked up fits, now or once the launched steps have retired.
+    pub(crate) fn will_have_room(&self, slot: u32) -> bool {
+        let need = self.need(slot);
+        let whole = self.requests[slot].footprint(self.config.block_size);
+        let first_output = u32::from(whole > need.private + need.matched);
+        let pool = &self.cache.pool;
+        let available = pool.allocatable() + pool.coming() - need.revived;
+        let has_row = self.rows.has_free() || self.rows.is_one_coming();
+        has_row && available >= need.private + first_output && self.fits_later(slot, need).is_ok()
+    }
+
+    /// Whether the blocks of all known tokens are there, one for the first output, and the reserve.
+    fn fits_now(&self, slot: u32, need: Need) -> Result<(), WaitReason> {
+        let known = need.private + need.matched;
+        let whole = self.requests[slot].footprint(self.config.block_size);
+        let first_output = u32::from(whole > known);
+        let available = self.cache.pool.allocatable() - need.revived;
+        let needed = need.private + first_output;
         if available < needed {
             return Err(WaitReason::Blocks);
         }
         if available < needed + self.reserve() {
             return Err(WaitReason::Reserve);
         }
-        self.take_in(slot, private);
         Ok(())
     }
 
-    /// Blocks that a request needs besides those that were found, and for its first output.
-    fn needed_blocks(&self, slot: u32) -> (u32, u32) {
+    /// Whether the request and all running ones fit until they end, as far as the policy asks.
+    /// Who runs alone always does: what could not is refused at submission.
+    fn fits_later(&self, slot: u32, need: Need) -> Result<(), WaitReason> {
+        let pool = &self.cache.pool;
+        let blocks = pool.len() - 1;
+        let unused = pool.allocatable() + pool.coming();
         let request = &self.requests[slot];
-        let block_size = self.config.block_size;
-        let whole = request.known().div_ceil(block_size);
-        let first_output = u32::from(request.footprint(block_size) > whole);
-        (whole - request.path.len() as u32, first_output)
-    }
-
-    /// Blocks that can be handed out to a request beside those that were found.
-    fn available_blocks(&self, slot: u32) -> u32 {
-        let path = &self.requests[slot].path;
-        self.cache.pool.allocatable() - self.cache.evictable_among(path)
-    }
-
-    /// Whether a request that was looked up fits, now or once the launched steps have retired.
-    pub(crate) fn will_have_room(&self, slot: u32) -> bool {
-        let (private, first_output) = self.needed_blocks(slot);
-        let available = self.available_blocks(slot) + self.cache.pool.coming();
-        let has_row = self.rows.has_free() || self.rows.is_one_coming();
-        has_row && available >= private + first_output
+        match self.config.admission {
+            Admission::NoEviction => {
+                let whole = request.footprint(self.config.block_size);
+                let claim = u64::from(whole - need.matched + need.unowned);
+                if self.forecast.claims() + claim > u64::from(unused) {
+                    return Err(WaitReason::Promised);
+                }
+            }
+            Admission::PredictedPeak {
+                watermark_per_mille,
+                ..
+            } if !self.running.is_empty() => {
+                let stay = self.forecast.stay(request, need.private, need.matched);
+                let shared = (blocks - unused + need.unowned).saturating_sub(self.forecast.held());
+                let watermark = u64::from(blocks) * u64::from(watermark_per_mille) / 1_000;
+                let peak = self.forecast.peak_with(&stay) + u64::from(shared) + watermark;
+                if peak > u64::from(blocks) {
+                    return Err(WaitReason::PredictedPeak);
+                }
+            }
+            Admission::PredictedPeak { .. } | Admission::WholePrompt => {}
+        }
+        Ok(())
     }
 
     fn take_in(&mut self, slot: u32, private: u32) {
@@ -107,9 +168,10 @@ impl Core {
         });
         request.reserve_memory(self.config.block_size);
         for node in &request.path {
-            self.cache.pool.acquire(node.block);
+            self.cache.acquire(node.block);
             request.blocks.push(node.block);
         }
+        self.cache.use_path(&request.path);
         let allocated = self.cache.allocate(private, &mut request.blocks);
         debug_assert!(allocated, "the blocks were counted before");
         request.row = self.rows.take().expect("a free row was seen before");
@@ -118,6 +180,11 @@ impl Core {
         request.computed = request.matched * self.config.block_size;
         request.retired = request.computed;
         request.state = State::Running;
+        self.forecast.enter(request);
+        if request.cacheable {
+            self.move_frontier(slot);
+        }
+        let request = &mut self.requests[slot];
         self.side_users += u32::from(request.has_side_data);
         self.waiting.remove(request);
         self.running.insert(request.rank(), slot);

@@ -5,6 +5,7 @@ use crate::evicted::{Dropped, EvictedHashes};
 use crate::kv_events::{KvEvents, KvSnapshot, StoredBlock};
 use crate::pool::{Place, Pool};
 use crate::prefix::{NodeRef, PrefixIndex, ROOT};
+use crate::retention::Keeping;
 
 /// The pool and its index. A block's node vanishes in the same operation that evicts the block.
 #[derive(Clone, Debug)]
@@ -13,6 +14,7 @@ pub(crate) struct Cache {
     pub(crate) index: PrefixIndex,
     pub(crate) events: KvEvents,
     pub(crate) evicted: EvictedHashes,
+    pub(crate) keeping: Keeping,
     /// When the core was called last that said the time.
     pub(crate) now: u64,
     pub(crate) block_size: usize,
@@ -27,6 +29,7 @@ impl Cache {
             index: PrefixIndex::new(num_blocks, block_size, config.hash),
             events: KvEvents::new(config.kv_events, block_size),
             evicted: EvictedHashes::new(num_blocks),
+            keeping: Keeping::new(config),
             now: 0,
             block_size: block_size as usize,
             dropped: Vec::with_capacity(num_blocks as usize),
@@ -54,6 +57,12 @@ impl Cache {
     pub(crate) fn evictable_among(&self, nodes: &[NodeRef]) -> u32 {
         let cached = |node: &&NodeRef| self.pool.place(node.block) == Place::Cached;
         nodes.iter().filter(cached).count() as u32
+    }
+
+    /// How many of these blocks nobody owns, those that a launched step may still touch included.
+    pub(crate) fn unowned_among(&self, nodes: &[NodeRef]) -> u32 {
+        let unowned = |node: &&NodeRef| self.pool.owners(node.block) == 0;
+        nodes.iter().filter(unowned).count() as u32
     }
 
     /// Appends `count` blocks to `into`, or changes nothing and returns false.
@@ -93,12 +102,6 @@ impl Cache {
         self.events
             .stored(chain, above, (namespace, tokens), self.now);
         node
-    }
-
-    /// Makes an unowned block that somebody's prefix runs through the most recently used one.
-    pub(crate) fn touch(&mut self, block: u32, fence: u64) {
-        self.pool.acquire(block);
-        self.pool.release(block, fence);
     }
 
     /// Drops the node of `block` and every node below it.
@@ -153,15 +156,19 @@ impl Cache {
     }
 
     fn settle_dropped(&mut self) {
-        for block in self.dropped.drain(..) {
+        let mut dropped = std::mem::take(&mut self.dropped);
+        for block in dropped.drain(..) {
+            self.stop_timer(block);
             self.pool.set_indexed(block, false);
         }
+        self.dropped = dropped;
     }
 
     /// The worker's memory is gone: every block is cold, no node is left.
     pub(crate) fn reset(&mut self) {
         self.clear_index();
         self.dropped.clear();
+        self.keeping.forget_timers();
         self.pool.reset();
     }
 }

@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use crate::Core;
 use crate::active::{Active, State};
+use crate::config::Admission;
+use crate::dedupe::{DEFERRALS, PATIENCE};
 use crate::pool::{NONE, Place};
 use crate::prefix::ROOT;
 use crate::suspects::{Standing, Suspects};
@@ -13,6 +15,7 @@ type Outcome = Result<(), String>;
 pub(crate) fn all(core: &Core) -> Outcome {
     core.cache.pool.check()?;
     core.cache.index.check()?;
+    core.cache.check_keeping()?;
     containers(core)?;
     owners(core)?;
     eviction_order(core)?;
@@ -22,6 +25,11 @@ pub(crate) fn all(core: &Core) -> Outcome {
     for (slot, request) in core.requests.iter() {
         progress(core, slot, request)?;
     }
+    let running = core.running.slots();
+    core.forecast
+        .check(running.map(|slot| &core.requests[slot]))?;
+    no_eviction(core)?;
+    deferrals(core)?;
     rows(core)?;
     side_users(core)?;
     trial(core)?;
@@ -48,8 +56,61 @@ fn containers(core: &Core) -> Outcome {
         "running requests are not in order".to_owned()
     })?;
     let open = core.requests.iter().count();
-    ensure(waiting.len() + running.len() == open, || {
-        format!("{open} requests are open, {waiting:?} wait and {running:?} run")
+    let deferred = core.dedupe.len();
+    ensure(waiting.len() + running.len() + deferred == open, || {
+        format!(
+            "{open} requests are open, {waiting:?} wait, {running:?} run, {deferred} are deferred"
+        )
+    })
+}
+
+/// Invariants 38 and 39: who is deferred waits for a running request that computes what both share.
+fn deferrals(core: &Core) -> Outcome {
+    let deferrals = core.dedupe.deferrals();
+    ensure(deferrals.is_sorted(), || {
+        "deferrals are out of order".to_owned()
+    })?;
+    for deferral in deferrals {
+        let (request, owner) = (
+            &core.requests[deferral.slot],
+            &core.requests[deferral.owner],
+        );
+        let name = request.submission();
+        ensure(
+            request.state == State::Deferred
+                && request.awaits == Some((deferral.owner, deferral.ready))
+                && (1..=DEFERRALS).contains(&request.deferrals)
+                && !request.must_run(),
+            || format!("request {name} is deferred wrongly"),
+        )?;
+        let end = (deferral.ready * core.config.block_size) as usize;
+        ensure(
+            owner.state == State::Running
+                && owner.frontier.is_some()
+                && (owner.path.len() as u32) < deferral.ready
+                && owner.namespace == request.namespace
+                && owner.promised() as usize >= end
+                && owner.tokens.get(..end) == request.tokens.get(..end),
+            || format!("request {name} waits for nothing"),
+        )?;
+        ensure(core.step <= owner.last_step + PATIENCE + 1, || {
+            format!("request {name} waits for a stalled request")
+        })?;
+    }
+    for (slot, request) in core.requests.iter() {
+        let owns = core.dedupe.has_frontier(slot, request);
+        let computes = request.state == State::Running
+            && request.cacheable
+            && (request.path.len() as u32 + 1) * core.config.block_size <= request.promised();
+        ensure(
+            owns == computes && request.frontier.is_some() == owns,
+            || format!("request {}: wrong frontier", request.submission()),
+        )?;
+    }
+    let frontiers = core.requests.iter();
+    let frontiers = frontiers.filter(|(_, request)| request.frontier.is_some());
+    ensure(frontiers.count() == core.dedupe.frontiers(), || {
+        "a frontier is nobody's".to_owned()
     })
 }
 
@@ -242,5 +303,21 @@ fn trial(core: &Core) -> Outcome {
     })?;
     ensure(expected.on_trial > 0 || expected.parked == 0, || {
         "requests are parked and nobody is on trial".to_owned()
+    })
+}
+
+/// Invariant 36: where nobody may be evicted, all that may still be taken is there or coming.
+fn no_eviction(core: &Core) -> Outcome {
+    let pool = &core.cache.pool;
+    let unused = u64::from(pool.allocatable() + pool.coming());
+    let promised = core.config.admission == Admission::NoEviction;
+    ensure(!promised || core.forecast.claims() <= unused, || {
+        format!(
+            "{} blocks are promised, {unused} are left",
+            core.forecast.claims()
+        )
+    })?;
+    ensure(!promised || core.counters.preemptions == 0, || {
+        "somebody was preempted although nobody may be".to_owned()
     })
 }

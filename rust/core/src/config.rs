@@ -33,6 +33,58 @@ pub enum PrefillOrder {
     LongestCachedPrefix,
 }
 
+/// When a waiting request gets memory. Always all of its known tokens' blocks are taken at once,
+/// never those of a first chunk, and one more must be free for its first output.
+///
+/// A request that was preempted twice must run: it is admitted for all of its `max_tokens`, and
+/// others are preempted before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// Nothing more is asked: what outputs will need is met by preemption.
+    WholePrompt,
+    /// The running requests and the new one must fit at the worst moment that is predicted from the
+    /// lengths of earlier outputs. The quantile that predictions take is steered by preemptions.
+    PredictedPeak {
+        /// Preempted requests aimed at, in parts per thousand of all: 1 to 500.
+        preempted_per_mille: u32,
+        /// Blocks left free at that moment, in parts per thousand of the pool: at most 500.
+        watermark_per_mille: u32,
+    },
+    /// All running requests must fit with all of their `max_tokens`: nobody is ever preempted.
+    NoEviction,
+}
+
+impl Default for Admission {
+    /// Predicted peak, five preempted requests in a thousand, one percent of the pool left free.
+    fn default() -> Self {
+        Self::PredictedPeak {
+            preempted_per_mille: 5,
+            watermark_per_mille: 10,
+        }
+    }
+}
+
+/// Which cached block is given up for a new one. Owned blocks never are, and no block before what
+/// follows it. A request's `retention` comes first under every policy, its `cache_ttl_ns` too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Eviction {
+    /// The one whose last use is longest ago.
+    #[default]
+    Lru,
+    /// The same; besides, what was stored by requests that name no time to live is forgotten this
+    /// long after its last use.
+    LruWithTtl {
+        /// Nanoseconds.
+        ttl_ns: u64,
+    },
+    /// The one that was used least often lately, by powers of two of uses; among equals the one whose
+    /// last use is longest ago. Uses are counted in a sketch of 4-bit counters that remembers what
+    /// was evicted and fades (see `frequency`).
+    FrequencyGuarded,
+}
+
 /// Sizes and limits of a [`crate::Core`], checked together by [`crate::Core::new`].
 ///
 /// Stored by the names of its fields; one that is not there has its default.
@@ -79,8 +131,12 @@ pub struct CoreConfig {
     pub vocabulary: u32,
     /// Lookup hash.
     pub hash: HashMode,
+    /// Which cached block is given up for a new one.
+    pub eviction: Eviction,
     /// KV events that are kept for readers; 0 is off.
     pub kv_events: u32,
+    /// When memory is promised to one more request.
+    pub admission: Admission,
     /// The deliberate bug to run with.
     #[cfg(feature = "planted-faults")]
     #[serde(skip)]
@@ -109,7 +165,9 @@ impl Default for CoreConfig {
             side_words: 1 << 16,
             vocabulary: 50_000,
             hash: HashMode::Keyed(0),
+            eviction: Eviction::default(),
             kv_events: 0,
+            admission: Admission::default(),
             #[cfg(feature = "planted-faults")]
             fault: None,
         }

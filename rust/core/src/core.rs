@@ -2,7 +2,9 @@
 
 use crate::account::Accounts;
 use crate::cache::Cache;
+use crate::dedupe::Dedupe;
 use crate::explanation::Explanation;
+use crate::forecast::Forecast;
 use crate::kv_events::{KvEvent, KvEventsError, KvSnapshot};
 use crate::latency::{Latency, LatencyModel};
 use crate::launches::{Launch, Launches, StateRows};
@@ -36,6 +38,8 @@ pub struct Core {
     pub(crate) launches: Launches,
     pub(crate) latency: Latency,
     pub(crate) suspects: Suspects,
+    pub(crate) forecast: Forecast,
+    pub(crate) dedupe: Dedupe,
     /// Running requests with side data.
     pub(crate) side_users: u32,
     /// Admissions keep a reserve of blocks up to this step: something was preempted recently.
@@ -80,6 +84,8 @@ impl Core {
             launches: Launches::default(),
             latency: Latency::default(),
             suspects: Suspects::default(),
+            forecast: Forecast::new(&config),
+            dedupe: Dedupe::default(),
             reserve_until: 0,
             plan: StepPlan::default(),
             draft: Launch::default(),
@@ -167,9 +173,14 @@ impl Core {
     /// Makes every later prefix lookup miss; live rows keep their blocks.
     pub fn reset_prefix_cache(&mut self) {
         self.cache.forget_all();
-        for slot in self.running.slots() {
+        let mut running = std::mem::take(&mut self.scratch.slots);
+        running.clear();
+        running.extend(self.running.slots());
+        for &slot in &running {
             self.requests[slot].cacheable = false;
+            self.drop_frontier(slot);
         }
+        self.scratch.slots = running;
     }
 
     /// Moves the events since the last call to the end of `into`.
@@ -225,7 +236,7 @@ impl Core {
         let blocks = self.cache.pool.len() - 1;
         Stats {
             running: self.running.len() as u32,
-            waiting: self.waiting.len(),
+            waiting: self.num_waiting(),
             waiting_tokens: self.waiting.tokens(),
             blocks,
             used_blocks: blocks - self.cache.pool.allocatable(),
@@ -236,6 +247,10 @@ impl Core {
             late_tokens: achieved.late,
             ..self.counters
         }
+    }
+
+    pub(crate) fn num_waiting(&self) -> u32 {
+        self.waiting.len() + self.dedupe.len() as u32
     }
 
     /// Recomputes every invariant from scratch.

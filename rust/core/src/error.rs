@@ -22,6 +22,9 @@ pub enum Error {
     /// A target of 0 for the gap between tokens.
     #[error("target_itl_ns is 0: give at least 1 nanosecond, or none")]
     NoTime,
+    /// No such class of cached content.
+    #[error("retention class {retention} does not exist: give 0 to {most}")]
+    Retention { retention: u8, most: u8 },
     /// Longer than the model's context.
     #[error(
         "This model's maximum context length is {max_model_len} tokens, but {prompt} prompt tokens and max_tokens {max_tokens} make {}",

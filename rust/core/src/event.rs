@@ -66,6 +66,10 @@ pub struct Stats {
     pub prefix_hits: u64,
     /// Preemptions.
     pub preemptions: u64,
+    /// Requests that were preempted at least once.
+    pub preempted_requests: u64,
+    /// Times that a request waited for another one to compute what both share.
+    pub deferrals: u64,
     /// Steps planned.
     pub steps: u64,
     /// Committed output tokens.

@@ -9,7 +9,9 @@ use std::hash::{Hash, Hasher};
 
 use crate::Core;
 use crate::active::{Active, State};
-use crate::pool::NONE;
+use crate::config::Admission;
+use crate::dedupe::PATIENCE;
+use crate::pool::{NEVER, NONE};
 use crate::prefix::ROOT;
 
 pub(crate) fn write(core: &Core, state: &mut impl Hasher) {
@@ -27,11 +29,16 @@ pub(crate) fn write(core: &Core, state: &mut impl Hasher) {
     open.len().hash(state);
     for &(_, slot) in &open {
         write_request(core, &core.requests[slot], state);
+        write_deferral(core, &rank, slot, state);
     }
     core.suspects.hash(state);
     core.waiting.ledger.fingerprint(state);
     core.prompt_rate.hash(state);
+    if matches!(core.config.admission, Admission::PredictedPeak { .. }) {
+        core.forecast.fingerprint(state);
+    }
     core.reserve_until.saturating_sub(core.step).hash(state);
+    core.cache.keeping.frequency.hash(state);
     core.latency.hash_behaviour(state);
     write_launches(core, &rank, state);
     write_blocks(core, state);
@@ -43,12 +50,12 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     request.tokens.hash(state);
     (request.prompt, request.max_tokens).hash(state);
     request.hash_stop_ids(state);
-    (request.has_stop_strings, request.namespace).hash(state);
+    (request.has_stop_strings, request.namespace, request.terms).hash(state);
     (request.has_side_data, request.has_penalties).hash(state);
     (request.state, request.admitted, request.row).hash(state);
     request.blocks.hash(state);
     let path = match request.state {
-        State::Waiting => &[][..],
+        State::Waiting | State::Deferred => &[][..],
         State::Running => &request.path,
     };
     for node in path {
@@ -59,6 +66,10 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     (request.inflight, request.acked, request.suspicion).hash(state);
     request.pace.hash_behaviour(state);
     write_ticket(core, request, state);
+    request.preemptions.hash(state);
+    if matches!(core.config.admission, Admission::PredictedPeak { .. }) {
+        core.forecast.hash_stay(&request.stay, state);
+    }
     // A step that has retired is as good as any older one.
     let oldest = core
         .launches
@@ -95,6 +106,16 @@ fn write_ticket(core: &Core, request: &Active, state: &mut impl Hasher) {
     }
 }
 
+/// For whom a request waits, and how long that one has been left out.
+fn write_deferral(core: &Core, rank: &HashMap<u32, usize>, slot: u32, state: &mut impl Hasher) {
+    let request = &core.requests[slot];
+    request.deferrals.hash(state);
+    if let Some((owner, ready)) = request.awaits {
+        let idle = core.step - core.requests[owner].last_step;
+        (rank[&owner], ready, idle.min(PATIENCE + 1)).hash(state);
+    }
+}
+
 fn write_launches(core: &Core, rank: &HashMap<u32, usize>, state: &mut impl Hasher) {
     core.launches.len().hash(state);
     for launch in core.launches.iter() {
@@ -126,6 +147,9 @@ fn write_blocks(core: &Core, state: &mut impl Hasher) {
             let parent = index.parent(block);
             let above = if parent == ROOT { NONE } else { parent.block };
             (above, index.namespace(block), index.tokens(block)).hash(state);
+            (pool.retention(block), pool.level(block)).hash(state);
+            let left = pool.expires(block).saturating_sub(core.cache.now);
+            (pool.expires(block) != NEVER).then_some(left).hash(state);
         }
     }
 }

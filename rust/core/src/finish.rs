@@ -8,6 +8,7 @@ impl Core {
     pub(crate) fn finish(&mut self, slot: u32, reason: FinishReason) {
         match self.requests[slot].state {
             State::Waiting => self.waiting.remove(&self.requests[slot]),
+            State::Deferred => self.forget_deferral(slot),
             State::Running => {
                 self.running.remove(self.requests[slot].rank());
                 self.give_back(slot);
@@ -26,6 +27,9 @@ impl Core {
         if self.suspects.dismiss(request.suspicion) {
             self.release_parked();
         }
+        if request.admitted && says_a_length(reason) {
+            self.forecast.ended(request.max_tokens, request.outputs());
+        }
         self.events.push(Event::Finished {
             submission: request.submission(),
             reason,
@@ -36,7 +40,9 @@ impl Core {
     /// Gives back row and blocks, deepest block first, so that tails are evicted before heads. A
     /// launched step may still touch them: they are fenced until it has retired.
     pub(crate) fn give_back(&mut self, slot: u32) {
+        self.drop_frontier(slot);
         let request = &mut self.requests[slot];
+        self.forecast.leave(request);
         let fence = request.last_step;
         #[cfg(feature = "planted-faults")]
         let fence = if self.config.fault == Some(crate::Fault::NoFence) {
@@ -45,14 +51,14 @@ impl Core {
             fence
         };
         for (position, &block) in request.blocks.iter().enumerate().rev() {
-            self.cache.pool.release(block, fence);
+            self.cache.release(block, fence, request.terms);
             // Where an equal block is indexed instead of ours, the prefix runs through that one:
             // it must outlive the deeper nodes, so it becomes younger than they are.
             if let Some(&node) = request.path.get(position)
                 && node.block != block
                 && self.cache.index.is_live(node)
             {
-                self.cache.touch(node.block, fence);
+                self.cache.touch(node.block, fence, request.terms);
             }
         }
         self.rows.give_back(request.row, request.last_step);
@@ -120,6 +126,7 @@ impl Core {
             // were disowned: what follows stays private.
             if !self.cache.index.is_live(last) {
                 request.cacheable = false;
+                self.drop_frontier(slot);
                 return;
             }
             parent = last;
@@ -127,8 +134,28 @@ impl Core {
         for position in request.path.len()..full {
             let tokens = &request.tokens[position * block_size..(position + 1) * block_size];
             let block = request.blocks[position];
-            parent = self.cache.intern(parent, request.namespace, tokens, block);
-            request.path.push(parent);
+            let node = self.cache.intern(parent, request.namespace, tokens, block);
+            self.cache.use_node(parent, node);
+            request.path.push(node);
+            parent = node;
         }
+        if request.frontier.is_some() {
+            self.move_frontier(slot);
+        }
+    }
+}
+
+/// Whether an end says how long outputs get: a client that leaves is as good as a stop.
+fn says_a_length(reason: FinishReason) -> bool {
+    match reason {
+        FinishReason::StopToken(_)
+        | FinishReason::StopString
+        | FinishReason::Length
+        | FinishReason::Aborted
+        | FinishReason::Timeout => true,
+        FinishReason::NanLogits
+        | FinishReason::BadToken
+        | FinishReason::FirstTokenTimeout
+        | FinishReason::WorkerDied => false,
     }
 }

@@ -11,6 +11,7 @@ impl Core {
         self.accounts.clock.turn(WaitReason::Worker, self.cache.now);
         self.reserve_until = 0;
         self.prompt_rate.observe(None);
+        self.wake_all();
         if let Some(culprit) = self.accuse() {
             self.finish(culprit, FinishReason::WorkerDied);
         }
@@ -22,6 +23,7 @@ impl Core {
         self.cache.reset();
         self.rows.reset(self.config.max_running);
         self.side_users = 0;
+        self.forecast.reset();
         self.requeue_all();
     }
 
@@ -101,6 +103,7 @@ impl Core {
                 .account
                 .preempted(clock, moment, cause, request.computed);
             request.give_back();
+            request.frontier = None;
             request.inflight = request.inflight.max(1);
             self.waiting.insert(request, slot);
         }

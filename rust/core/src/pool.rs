@@ -8,7 +8,11 @@
 //!                          └── acquired again by a prefix hit (from cached or fenced)
 //! ```
 //!
-//! Every list is intrusive, so each transition is O(1) and allocates nothing.
+//! Every list is intrusive, so each transition is O(1) and allocates nothing. Cached blocks rest in
+//! sixteen lists, evicted in order of retention class and, within a class, of level (how often the
+//! content was used lately, where the policy asks); within a list oldest first.
+
+mod check;
 
 /// Absent block, list end.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -16,8 +20,15 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Fence lists: a power of two above the most steps that can be launched and unretired (3).
 const FENCES: usize = 4;
 const COLD: usize = 0;
-const CACHED: usize = 1;
-const FIRST_FENCE: usize = 2;
+const FIRST_CACHED: usize = 1;
+const FIRST_FENCE: usize = FIRST_CACHED + RETENTIONS * LEVELS;
+const LISTS: usize = FIRST_FENCE + FENCES;
+/// Retention classes: a higher one is evicted later.
+pub(crate) const RETENTIONS: usize = 4;
+/// Levels of frequency within a class.
+pub(crate) const LEVELS: usize = 4;
+/// Expiry of what does not expire.
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Where a block is. Exactly one at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +39,7 @@ pub(crate) enum Place {
     Used,
     /// Unowned without content; handed out first, last freed first.
     Cold,
-    /// Unowned, findable by the prefix index; evicted oldest first.
+    /// Unowned, findable by the prefix index; evicted by class, level and age.
     Cached,
     /// Unowned, but a launched step may still touch it.
     Fenced,
@@ -41,8 +52,12 @@ struct Meta {
     next: u32,
     /// List that holds the block when `owners` is 0.
     list: u8,
+    /// Cached list in which it rests: retention class × [`LEVELS`] + level. 0 without content.
+    rest: u8,
     /// Whether the prefix index has a node for the block.
     indexed: bool,
+    /// When its content expires, unless it is used again; 0 without content.
+    expires: u64,
     /// Last step that may touch the block on behalf of an owner who released it.
     fence: u64,
 }
@@ -64,7 +79,11 @@ const EMPTY: List = List {
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     blocks: Vec<Meta>,
-    lists: [List; FIRST_FENCE + FENCES],
+    lists: [List; LISTS],
+    /// Cached lists that are not empty, bit by bit.
+    occupied: u32,
+    /// Blocks in the cached lists.
+    cached: u32,
     coming: u32,
     retired: u64,
 }
@@ -76,12 +95,16 @@ impl Pool {
             previous: NONE,
             next: NONE,
             list: COLD as u8,
+            rest: 0,
             indexed: false,
+            expires: 0,
             fence: 0,
         };
         let mut pool = Self {
             blocks: vec![unowned; num_blocks as usize],
-            lists: [EMPTY; FIRST_FENCE + FENCES],
+            lists: [EMPTY; LISTS],
+            occupied: 0,
+            cached: 0,
             coming: 0,
             retired: 0,
         };
@@ -91,12 +114,16 @@ impl Pool {
 
     /// Makes every block but the null block cold.
     pub(crate) fn reset(&mut self) {
-        self.lists = [EMPTY; FIRST_FENCE + FENCES];
+        self.lists = [EMPTY; LISTS];
+        self.occupied = 0;
+        self.cached = 0;
         self.coming = 0;
         for block in (0..self.blocks.len() as u32).rev() {
             let meta = &mut self.blocks[block as usize];
             meta.owners = u32::from(block == 0);
             meta.indexed = false;
+            meta.rest = 0;
+            meta.expires = 0;
             meta.fence = 0;
             if block != 0 {
                 self.push(COLD, block);
@@ -110,7 +137,7 @@ impl Pool {
 
     /// Blocks that can be handed out now.
     pub(crate) fn allocatable(&self) -> u32 {
-        self.lists[COLD].len + self.lists[CACHED].len
+        self.lists[COLD].len + self.cached
     }
 
     /// Blocks that can be handed out once the launched steps have retired.
@@ -119,7 +146,7 @@ impl Pool {
     }
 
     pub(crate) fn cached(&self) -> u32 {
-        self.lists[CACHED].len
+        self.cached
     }
 
     pub(crate) fn owners(&self, block: u32) -> u32 {
@@ -141,8 +168,8 @@ impl Pool {
             _ if block == 0 => Place::Null,
             _ if meta.owners > 0 => Place::Used,
             COLD => Place::Cold,
-            CACHED => Place::Cached,
-            _ => Place::Fenced,
+            FIRST_FENCE.. => Place::Fenced,
+            _ => Place::Cached,
         }
     }
 
@@ -154,8 +181,8 @@ impl Pool {
 
     /// The cached block to evict next.
     pub(crate) fn next_cached(&self) -> Option<u32> {
-        let head = self.lists[CACHED].head;
-        (head != NONE).then_some(head)
+        let lowest = self.occupied.trailing_zeros() as usize;
+        (self.occupied != 0).then(|| self.lists[FIRST_CACHED + lowest].head)
     }
 
     /// Adds an owner.
@@ -176,7 +203,7 @@ impl Pool {
             let list = if meta.fence > self.retired {
                 FIRST_FENCE + (meta.fence as usize) % FENCES
             } else {
-                Self::resting_list(meta.indexed)
+                resting_list(meta)
             };
             self.push(list, block);
         }
@@ -186,10 +213,70 @@ impl Pool {
     pub(crate) fn set_indexed(&mut self, block: u32, indexed: bool) {
         let meta = &mut self.blocks[block as usize];
         meta.indexed = indexed;
+        if !indexed {
+            meta.rest = 0;
+            meta.expires = 0;
+        }
+        self.settle(block);
+    }
+
+    /// Keeps an indexed block at least so long and in at least this class and level.
+    pub(crate) fn keep(&mut self, block: u32, retention: u8, level: u8, expires: u64) {
+        let levels = LEVELS as u8;
+        let meta = &mut self.blocks[block as usize];
+        let retention = retention.max(meta.rest / levels);
+        let level = level.max(meta.rest % levels);
+        meta.rest = retention * levels + level;
+        meta.expires = meta.expires.max(expires);
+        self.settle(block);
+    }
+
+    /// Level of an indexed block.
+    pub(crate) fn level(&self, block: u32) -> u8 {
+        self.blocks[block as usize].rest % LEVELS as u8
+    }
+
+    pub(crate) fn retention(&self, block: u32) -> u8 {
+        self.blocks[block as usize].rest / LEVELS as u8
+    }
+
+    pub(crate) fn expires(&self, block: u32) -> u64 {
+        self.blocks[block as usize].expires
+    }
+
+    /// When the block's content expires if it stays unowned; `None`: it is owned, has no content, or
+    /// never does.
+    pub(crate) fn expiry(&self, block: u32) -> Option<u64> {
+        let meta = &self.blocks[block as usize];
+        (meta.owners == 0 && meta.indexed && meta.expires != NEVER).then_some(meta.expires)
+    }
+
+    /// Every block sinks one level; those of the lowest two meet there, the lower ones first.
+    pub(crate) fn sink(&mut self) {
+        for block in 1..self.blocks.len() as u32 {
+            let meta = &mut self.blocks[block as usize];
+            meta.rest -= u8::from(!meta.rest.is_multiple_of(LEVELS as u8));
+        }
+        for class in 0..RETENTIONS {
+            for level in 1..LEVELS {
+                let list = FIRST_CACHED + class * LEVELS + level;
+                while self.lists[list].head != NONE {
+                    let block = self.lists[list].head;
+                    self.unlink(block);
+                    self.push(list - 1, block);
+                }
+            }
+        }
+    }
+
+    /// Moves a block that rests in another list than its own to the end of that.
+    fn settle(&mut self, block: u32) {
+        let meta = &self.blocks[block as usize];
         let resting = meta.owners == 0 && (meta.list as usize) < FIRST_FENCE;
-        if resting && meta.list as usize != Self::resting_list(indexed) {
+        let list = resting_list(meta);
+        if resting && meta.list as usize != list {
             self.unlink(block);
-            self.push(Self::resting_list(indexed), block);
+            self.push(list, block);
         }
     }
 
@@ -200,12 +287,8 @@ impl Pool {
         while self.lists[list].head != NONE {
             let block = self.lists[list].head;
             self.unlink(block);
-            self.push(Self::resting_list(self.indexed(block)), block);
+            self.push(resting_list(&self.blocks[block as usize]), block);
         }
-    }
-
-    fn resting_list(indexed: bool) -> usize {
-        if indexed { CACHED } else { COLD }
     }
 
     fn push(&mut self, list: usize, block: u32) {
@@ -221,7 +304,14 @@ impl Pool {
         }
         self.lists[list].tail = block;
         self.lists[list].len += 1;
-        self.coming += u32::from(list >= FIRST_FENCE);
+        match list {
+            COLD => {}
+            FIRST_FENCE.. => self.coming += 1,
+            _ => {
+                self.cached += 1;
+                self.occupied |= 1 << (list - FIRST_CACHED);
+            }
+        }
     }
 
     fn unlink(&mut self, block: u32) {
@@ -243,19 +333,27 @@ impl Pool {
             self.blocks[next as usize].previous = previous;
         }
         self.lists[list].len -= 1;
-        self.coming -= u32::from(list >= FIRST_FENCE);
+        match list {
+            COLD => {}
+            FIRST_FENCE.. => self.coming -= 1,
+            _ => {
+                self.cached -= 1;
+                let emptied = u32::from(self.lists[list].len == 0);
+                self.occupied &= !(emptied << (list - FIRST_CACHED));
+            }
+        }
     }
 
-    /// The cached list, next to be evicted first.
+    /// The cached blocks, next to be evicted first.
     pub(crate) fn cached_blocks(&self) -> impl Iterator<Item = u32> + '_ {
-        self.walk(CACHED)
+        (FIRST_CACHED..FIRST_FENCE).flat_map(|list| self.walk(list))
     }
 
     /// All unowned blocks with an ordinal of their list: cold, cached, then the fenced ones, those
     /// of step `newest` first.
     pub(crate) fn unowned_blocks(&self, newest: u64) -> impl Iterator<Item = (usize, u32)> + '_ {
         let fence = move |age: usize| FIRST_FENCE + (newest as usize).wrapping_sub(age) % FENCES;
-        let lists = [COLD, CACHED].into_iter().chain((0..FENCES).map(fence));
+        let lists = (COLD..FIRST_FENCE).chain((0..FENCES).map(fence));
         lists
             .enumerate()
             .flat_map(|(ordinal, list)| self.walk(list).map(move |block| (ordinal, block)))
@@ -267,55 +365,12 @@ impl Pool {
             Some(self.blocks[block as usize].next).filter(|&next| next != NONE)
         })
     }
+}
 
-    /// Recounts the lists: mutual links, lengths, one place per block, fences only on fence lists.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let mut listed = vec![0_u32; self.blocks.len()];
-        for (number, list) in self.lists.iter().enumerate() {
-            let mut previous = NONE;
-            let mut len = 0;
-            for block in self.walk(number).take(self.blocks.len() + 1) {
-                let meta = &self.blocks[block as usize];
-                if meta.previous != previous || meta.list as usize != number {
-                    return Err(format!("block {block}: broken link in list {number}"));
-                }
-                if meta.owners > 0 {
-                    return Err(format!("block {block} is owned and in list {number}"));
-                }
-                if (number >= FIRST_FENCE) != (meta.fence > self.retired) {
-                    return Err(format!(
-                        "block {block} in list {number} with fence {}",
-                        meta.fence
-                    ));
-                }
-                if number < FIRST_FENCE && Self::resting_list(meta.indexed) != number {
-                    return Err(format!(
-                        "block {block} rests in list {number}, indexed {}",
-                        meta.indexed
-                    ));
-                }
-                listed[block as usize] += 1;
-                previous = block;
-                len += 1;
-            }
-            if len != list.len || list.tail != previous {
-                return Err(format!(
-                    "list {number} has {len} blocks, counts {}",
-                    list.len
-                ));
-            }
-        }
-        let unowned = self.blocks.iter().map(|meta| u32::from(meta.owners == 0));
-        if !unowned.eq(listed.iter().copied()) {
-            return Err("a block is in no list or in two".to_owned());
-        }
-        let coming: u32 = self.lists[FIRST_FENCE..].iter().map(|list| list.len).sum();
-        if coming != self.coming {
-            return Err(format!(
-                "{coming} blocks are fenced, counted {}",
-                self.coming
-            ));
-        }
-        Ok(())
+fn resting_list(meta: &Meta) -> usize {
+    if meta.indexed {
+        FIRST_CACHED + usize::from(meta.rest)
+    } else {
+        COLD
     }
 }

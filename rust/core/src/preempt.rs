@@ -1,5 +1,6 @@
 //! Preemption: when decoding rows need more blocks than there are or will be, the newest requests
-//! of the least urgent class give theirs back and are computed again later.
+//! of the least urgent class give theirs back and are computed again later; those that must run, only
+//! when nobody else is left.
 //!
 //! Fenced blocks count as coming: a row that waits for them sits out, nobody is preempted for it.
 //! The oldest running request of the most urgent class is never preempted, and none is accepted
@@ -29,8 +30,7 @@ impl Core {
             .count() as u32;
         let mut preempted = false;
         while self.cache.pool.allocatable() + self.cache.pool.coming() < need
-            && self.running.len() > 1
-            && let Some(victim) = self.running.last()
+            && let Some(victim) = self.victim()
         {
             need -= u32::from(wants(self, victim));
             self.preempt(victim, PreemptCause::Blocks);
@@ -38,6 +38,18 @@ impl Core {
             preempted = true;
         }
         preempted
+    }
+
+    /// Who gives its blocks back next: of the least urgent class, who need not run.
+    fn victim(&self) -> Option<u32> {
+        let others = self.running.len().saturating_sub(1);
+        let newest = self.running.newest_first().next()?;
+        let class = self.requests[newest].ticket.priority;
+        let candidates = self.running.newest_first().take(others);
+        candidates
+            .take_while(|&slot| self.requests[slot].ticket.priority == class)
+            .find(|&slot| !self.requests[slot].must_run())
+            .or(Some(newest).filter(|_| others > 0))
     }
 
     /// Results that are in flight are kept: they are valid tokens and committed when they arrive.
@@ -48,6 +60,11 @@ impl Core {
         let moment = (self.draft.step, self.cache.now);
         let clock = &self.accounts.clock;
         request.account.preempted(clock, moment, cause, computed);
+        if cause == PreemptCause::Blocks {
+            self.counters.preempted_requests += u64::from(request.preemptions == 0);
+            request.count_preemption();
+            self.forecast.preempted();
+        }
         self.running.remove(request.rank());
         self.waiting.insert(request, slot);
         self.events.push(Event::Preempted {

@@ -294,7 +294,7 @@ impl PrefixIndex {
         self.table[hole] = VACANT;
     }
 
-    fn hash(&self, parent: NodeRef, namespace: u64, tokens: &[u32]) -> u64 {
+    pub(crate) fn hash(&self, parent: NodeRef, namespace: u64, tokens: &[u32]) -> u64 {
         match self.mode {
             HashMode::Keyed(key) => {
                 let above = match parent.block {

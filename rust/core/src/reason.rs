@@ -25,6 +25,12 @@ pub enum WaitReason {
     Blocks,
     /// Blocks were free, but kept for the running requests to grow into after a preemption.
     Reserve,
+    /// Blocks were free, but it and the running requests would not fit at the peak that is predicted.
+    PredictedPeak,
+    /// Blocks were free, but promised to the running requests, of which none may be evicted.
+    Promised,
+    /// A running request was computing the next block of its prompt, which then comes from the cache.
+    SharedPrefix,
     /// The step had just preempted somebody, so it admitted nobody.
     Preemption,
     /// Launched steps still named the request, which had been preempted.
@@ -43,7 +49,7 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// Every reason, in order of its number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::Step,
         Self::Worker,
         Self::Rows,
@@ -51,6 +57,9 @@ impl WaitReason {
         Self::PrefillTokens,
         Self::Blocks,
         Self::Reserve,
+        Self::PredictedPeak,
+        Self::Promised,
+        Self::SharedPrefix,
         Self::Preemption,
         Self::InFlight,
         Self::Trial,
@@ -71,6 +80,9 @@ impl WaitReason {
             Self::PrefillTokens => "prefill_tokens",
             Self::Blocks => "blocks",
             Self::Reserve => "reserve",
+            Self::PredictedPeak => "predicted_peak",
+            Self::Promised => "promised",
+            Self::SharedPrefix => "shared_prefix",
             Self::Preemption => "preemption",
             Self::InFlight => "in_flight",
             Self::Trial => "trial",

@@ -83,6 +83,12 @@ pub struct Request {
     /// When the first output token must be there: otherwise the request ends with
     /// [`crate::FinishReason::FirstTokenTimeout`].
     pub first_token_deadline: Option<u64>,
+    /// Nanoseconds after its last use for which the request's cached prefix can be found; `None`: until
+    /// it is evicted (or as long as the eviction policy says). What others use too lives as long as
+    /// the longest of them asks.
+    pub cache_ttl_ns: Option<u64>,
+    /// Class of the request's cached prefix, 0 to 3: a higher one is evicted later, whatever its age.
+    pub retention: u8,
     /// Sampling parameters.
     pub sampling: Sampling,
 }

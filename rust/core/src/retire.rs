@@ -1,6 +1,7 @@
 //! `complete`: what a retired step means for each request that it named.
 
 use crate::active::State;
+use crate::forecast::Forecast;
 use crate::launches::Entry;
 use crate::waiting::OUTPUT_WEIGHT;
 use crate::{Core, Error, Event, FinishReason, RowStatus, StepResult};
@@ -131,6 +132,8 @@ impl Core {
             self.finish(slot, FinishReason::StopToken(id));
         } else if exhausted {
             self.finish(slot, FinishReason::Length);
+        } else if resident && Forecast::is_outdated(&self.requests[slot]) {
+            self.forecast.renew(&mut self.requests[slot]);
         }
     }
 }

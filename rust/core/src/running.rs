@@ -16,6 +16,10 @@ impl RunningQueue {
         self.entries.len()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     pub(crate) fn insert(&mut self, rank: Rank, slot: u32) {
         match self.entries.back() {
             Some(&(last, _)) if last > rank => {

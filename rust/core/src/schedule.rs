@@ -95,6 +95,9 @@ impl Core {
             out_of_time: false,
         };
         self.observe_prompt_rate(now);
+        self.forecast.advance(self.step + 1);
+        self.cache.expire();
+        self.wake_stalled();
         let preempted = self.relieve_pressure();
         self.make_way(now);
         self.grant_side_data(&mut budget);
@@ -188,9 +191,12 @@ impl Core {
                 request.hold(request.sampling_limit().starving(), clock, now);
                 continue;
             }
-            if request.needs_block(shift) && !self.cache.allocate(1, &mut request.blocks) {
-                request.hold(WaitReason::FencedBlock, clock, now);
-                continue;
+            if request.needs_block(shift) {
+                if !self.cache.allocate(1, &mut request.blocks) {
+                    request.hold(WaitReason::FencedBlock, clock, now);
+                    continue;
+                }
+                self.forecast.grown(request);
             }
             request.release(clock, now);
             budget.tokens -= 1;

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::config::{HashMode, PrefillOrder};
+use crate::config::{Admission, Eviction, HashMode, PrefillOrder};
 use crate::latency::{Coefficients, Work};
 use crate::{
     Core, CoreConfig, Event, FinishReason, Handle, Request, RowStatus, Sampling, StepPlan,
@@ -148,6 +148,8 @@ impl Soak {
                 .then(|| self.now + u64::from(self.random.below(100)) * 1_000_000),
             first_token_deadline: (self.random.below(12) == 0)
                 .then(|| self.now + u64::from(self.random.below(30)) * 1_000_000),
+            cache_ttl_ns: (self.random.below(4) == 0).then(|| u64::from(self.random.below(60))),
+            retention: (self.random.below(16) / 4) as u8 * u8::from(self.random.below(2) == 0),
             sampling: Sampling {
                 repetition_penalty: if penalised { 1.5 } else { 1.0 },
                 presence_penalty: 0.0,
@@ -330,15 +332,35 @@ fn config(seed: u64, hash: HashMode) -> CoreConfig {
         side_words: 30,
         vocabulary: VOCABULARY,
         hash,
+        admission: [
+            Admission::WholePrompt,
+            Admission::default(),
+            Admission::NoEviction,
+        ][(seed % 3) as usize],
+        eviction: [
+            Eviction::Lru,
+            Eviction::LruWithTtl { ttl_ns: 90 },
+            Eviction::FrequencyGuarded,
+        ][(seed / 5 % 3) as usize],
         ..CoreConfig::default()
     }
+}
+
+/// Each is 300 random operations and the end of all that they began. `DIPTYCH_SOAK_SEEDS` sets a
+/// longer run: 4,000 are 1,200,000 operations.
+fn seeds() -> u64 {
+    std::env::var("DIPTYCH_SOAK_SEEDS").map_or(600, |seeds| {
+        seeds
+            .parse()
+            .unwrap_or_else(|_| panic!("DIPTYCH_SOAK_SEEDS={seeds} is not a number"))
+    })
 }
 
 #[test]
 fn every_token_is_the_hash_of_its_prefix_and_nothing_is_left() {
     let mut finished: HashMap<FinishReason, u32> = HashMap::new();
     let mut preemptions = 0;
-    for seed in 0..600_u64 {
+    for seed in 0..seeds() {
         let hash = [
             HashMode::Keyed(seed),
             HashMode::Constant,

@@ -1,6 +1,8 @@
 //! What is refused before it can do harm.
 
 use crate::active::side_words;
+use crate::config::Admission;
+use crate::pool::RETENTIONS;
 use crate::{CoreConfig, Error, Request, Sampling};
 
 /// Largest value of a field that crosses to the worker as int32.
@@ -60,7 +62,27 @@ pub(crate) fn config(config: &CoreConfig) -> Result<(), Error> {
     ] {
         require((least..=INT32).contains(&value), (name, value), expected)?;
     }
-    Ok(())
+    admission(config.admission)
+}
+
+fn admission(admission: Admission) -> Result<(), Error> {
+    let Admission::PredictedPeak {
+        preempted_per_mille: preempted,
+        watermark_per_mille: watermark,
+    } = admission
+    else {
+        return Ok(());
+    };
+    require(
+        (1..=500).contains(&preempted),
+        ("admission.preempted_per_mille", preempted),
+        "1 to 500; to preempt nobody, NoEviction",
+    )?;
+    require(
+        watermark <= 500,
+        ("admission.watermark_per_mille", watermark),
+        "at most 500",
+    )
 }
 
 /// Bounds of the queue and shares of tenants.
@@ -114,6 +136,13 @@ pub(crate) fn request(request: &Request, config: &CoreConfig) -> Result<(), Erro
     }
     if request.target_itl_ns == Some(0) {
         return Err(Error::NoTime);
+    }
+    let most = RETENTIONS as u8 - 1;
+    if request.retention > most {
+        return Err(Error::Retention {
+            retention: request.retention,
+            most,
+        });
     }
     let vocabulary = config.vocabulary;
     let biased = request.sampling.logit_bias.iter().map(|&(id, _)| id);

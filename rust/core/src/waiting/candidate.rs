@@ -174,7 +174,7 @@ impl Core {
         let block_size = self.config.block_size;
         let best = window.iter().copied().min_by_key(|&slot| {
             let request = &self.requests[slot];
-            let may_wait = !request.must_run(now);
+            let may_wait = !request.goes_first(now);
             let measure = may_wait.then(|| request.measure(order, block_size));
             (measure, request.arrival)
         });
@@ -211,6 +211,10 @@ impl Core {
             self.place_chunk(slot, budget);
             return;
         };
+        if limit == WaitReason::SharedPrefix {
+            // It has left the queue.
+            return;
+        }
         attempt.limit = limit;
         let request = &self.requests[slot];
         if attempt.turn == Turn::Given {
@@ -219,7 +223,7 @@ impl Core {
         }
         attempt.over = request.inflight > 0
             || request.ticket.berth == Berth::Trial
-            || request.must_run(attempt.now)
+            || request.goes_first(attempt.now)
             || attempt.tried.len + 1 >= MOST_TRIES;
         if !attempt.over {
             attempt.tried.push(slot);

@@ -67,10 +67,10 @@ impl Core {
             } else {
                 FinishReason::FirstTokenTimeout
             };
-            if request.state == crate::active::State::Waiting {
-                self.counters.expired_waiting += 1;
-            } else {
+            if request.state == crate::active::State::Running {
                 self.counters.expired_running += 1;
+            } else {
+                self.counters.expired_waiting += 1;
             }
             self.finish(slot, reason);
         }

@@ -4,7 +4,7 @@
 
 use crate::Core;
 use crate::active::{Active, State};
-use crate::config::PrefillOrder;
+use crate::config::{Admission, PrefillOrder};
 use crate::reason::PreemptCause;
 use crate::schedule::Budget;
 use crate::waiting::Attempt;
@@ -30,7 +30,7 @@ struct Precedence {
 impl Active {
     /// Whether it goes first in its lane, and is not bypassed: it ran already and was preempted, or
     /// too many were admitted before it, or it is too old.
-    pub(crate) fn must_run(&self, now: u64) -> bool {
+    pub(crate) fn goes_first(&self, now: u64) -> bool {
         self.admitted || self.ticket.bypassed >= MOST_BYPASSES || self.is_old(now)
     }
 
@@ -41,7 +41,7 @@ impl Active {
     /// Place by the order of prefills, smaller first.
     pub(crate) fn measure(&self, order: PrefillOrder, block_size: u32) -> u64 {
         let (cached, uncached) = match self.state {
-            State::Waiting => {
+            State::Waiting | State::Deferred => {
                 let cached = self.path.len() as u32 * block_size;
                 (cached, self.known() - cached)
             }
@@ -58,11 +58,11 @@ impl Active {
 impl Core {
     fn precedence(&self, slot: u32, now: u64) -> Precedence {
         let request = &self.requests[slot];
-        let must_run = match request.state {
-            State::Waiting => request.must_run(now),
+        let goes_first = match request.state {
+            State::Waiting | State::Deferred => request.goes_first(now),
             State::Running => request.is_old(now),
         };
-        let (charged, measure) = if must_run {
+        let (charged, measure) = if goes_first {
             (0, 0)
         } else {
             let measure = request.measure(self.config.prefill_order, self.config.block_size);
@@ -70,7 +70,7 @@ impl Core {
         };
         Precedence {
             priority: request.ticket.priority,
-            may_wait: !must_run,
+            may_wait: !goes_first,
             charged,
             measure,
             arrival: request.arrival,
@@ -116,6 +116,9 @@ impl Core {
     /// Preempts less urgent requests for the most urgent one that waits, until there is or will be
     /// room for it. Before anything is placed: what a step names stays in it.
     pub(crate) fn make_way(&mut self, now: u64) {
+        if self.config.admission == Admission::NoEviction {
+            return;
+        }
         let Some(least) = self
             .running
             .last()

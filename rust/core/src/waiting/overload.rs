@@ -96,7 +96,7 @@ impl Core {
 
     /// Whether a request may wait.
     fn check_overload(&self, ticket: &Ticket, tenant: u64, now: u64) -> Result<(), Error> {
-        let waiting = self.waiting.len();
+        let waiting = self.num_waiting();
         let queued = self.waiting.tokens();
         if waiting >= self.config.max_queued_requests {
             let each = queued / u64::from(waiting).max(1);
@@ -106,7 +106,7 @@ impl Core {
             });
         }
         if let Some(limit) = self.config.max_queued_tokens
-            && waiting > 0
+            && queued > 0
             && queued + u64::from(ticket.backlog) > limit
         {
             let excess = queued + u64::from(ticket.backlog) - limit;

@@ -1,6 +1,6 @@
 //! A world for named cases: it panics at the first broken promise.
 
-use diptych_core::config::HashMode;
+use diptych_core::config::{Admission, HashMode};
 use diptych_core::{CoreConfig, Error, FinishReason, Request, Stats};
 
 use crate::operation::Operation;
@@ -18,6 +18,7 @@ pub(crate) fn small() -> CoreConfig {
         side_words: 256,
         vocabulary: 1_000,
         hash: HashMode::Keyed(3),
+        admission: Admission::WholePrompt,
         ..CoreConfig::default()
     }
 }

@@ -1,6 +1,7 @@
 //! One accepted request as the outside knows it.
 
-use diptych_core::{Event, FinishReason, Handle, Request, SamplingRow, StepPlan};
+use diptych_core::config::Eviction;
+use diptych_core::{CoreConfig, Event, FinishReason, Handle, Request, SamplingRow, StepPlan};
 
 use crate::oracle;
 
@@ -21,6 +22,8 @@ pub(crate) struct Entry {
     /// Sampling rows of this request in unretired steps.
     pub(crate) in_flight: u32,
     pub(crate) finished: Option<FinishReason>,
+    /// When the outside knew that.
+    pub(crate) ended: Option<u64>,
     pub(crate) cached: Option<u32>,
     /// Sampled since it was last admitted, so that it decodes now.
     pub(crate) decoding: bool,
@@ -56,6 +59,7 @@ impl Entry {
             acknowledged: 0,
             in_flight: 0,
             finished: None,
+            ended: None,
             cached: None,
             decoding: false,
             indexed: false,
@@ -110,9 +114,28 @@ impl Entry {
         self.request.prompt.len() as u32 + outputs
     }
 
+    /// Whether what it used may be found `now`: for a time after its end.
+    fn lives(&self, now: u64, config: &CoreConfig) -> bool {
+        let ttl = self.request.cache_ttl_ns.or(match config.eviction {
+            Eviction::LruWithTtl { ttl_ns } => Some(ttl_ns),
+            Eviction::Lru | Eviction::FrequencyGuarded => None,
+        });
+        match (self.ended, ttl) {
+            (Some(ended), Some(ttl)) => ended + ttl > now,
+            _ => true,
+        }
+    }
+
     /// Whether a prompt of the same namespace may find its first `cached` tokens here.
-    pub(crate) fn shares(&self, request: &Request, cached: u32) -> bool {
+    pub(crate) fn shares(
+        &self,
+        request: &Request,
+        cached: u32,
+        now: u64,
+        config: &CoreConfig,
+    ) -> bool {
         self.indexed
+            && self.lives(now, config)
             && self.request.namespace == request.namespace
             && cached <= self.shareable()
             && self.tokens(self.committed)[..cached as usize] == request.prompt[..cached as usize]

@@ -5,7 +5,7 @@
 use std::io::Write;
 
 use diptych_core::CoreConfig;
-use diptych_core::config::HashMode;
+use diptych_core::config::{Admission, HashMode};
 
 use crate::operation::Draft;
 use crate::search::{Scenario, Seen, search};
@@ -23,6 +23,7 @@ pub(crate) fn tight(overlap_depth: u8) -> CoreConfig {
         side_words: 16,
         vocabulary: 5,
         hash: HashMode::Keyed(7),
+        admission: Admission::WholePrompt,
         ..CoreConfig::default()
     }
 }

@@ -5,7 +5,9 @@
 //! histories, an exhaustive search over interleavings and named cases drive the real core with both.
 
 mod aborts;
+mod admission;
 mod clocked;
+mod dedupe;
 mod engine;
 mod entry;
 mod fairness;
@@ -22,6 +24,7 @@ mod planted_faults;
 mod prefix_cache;
 mod queue;
 mod reasons;
+mod retention;
 mod router;
 mod scheduling;
 mod search;

@@ -19,6 +19,7 @@ pub(crate) struct Model {
     pub(crate) preemptions: u64,
     /// Priorities of first admissions, in their order.
     admitted_classes: Vec<u8>,
+    pub(crate) now: u64,
 }
 
 impl Model {
@@ -45,6 +46,15 @@ impl Model {
 
     pub(crate) fn open(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.open())
+    }
+
+    /// Time has passed; who has ended since the last call ended now.
+    pub(crate) fn note_ends(&mut self) {
+        for entry in &mut self.entries {
+            if !entry.open() && entry.ended.is_none() {
+                entry.ended = Some(self.now);
+            }
+        }
     }
 
     pub(crate) fn generated(&self) -> u64 {
@@ -184,7 +194,12 @@ impl Model {
     }
 
     /// Classes in order; within a tenant and class, an older request is bypassed 32 times at most.
-    fn judge_order(&mut self, submission: u64) -> Checked {
+    fn judge_order(&mut self, submission: u64, config: &CoreConfig) -> Checked {
+        let deferred: Vec<u64> = self
+            .open()
+            .filter(|entry| self.may_be_deferred(entry, config))
+            .map(Entry::submission)
+            .collect();
         let admitted = self.entry(submission)?.request.clone();
         let newest_first = self.admitted_classes.iter().rev();
         let since = newest_first.take_while(|&&priority| priority != admitted.priority);
@@ -193,7 +208,8 @@ impl Model {
             .count() as u64;
         for entry in &mut self.entries {
             let request = &entry.request;
-            if !entry.open() || entry.cached.is_some() || request.submission == submission {
+            let held = deferred.contains(&request.submission);
+            if !entry.open() || entry.cached.is_some() || held || request.submission == submission {
                 continue;
             }
             if request.priority < admitted.priority && passed + self.preemptions < 64 {
@@ -218,7 +234,7 @@ impl Model {
     }
 
     fn admitted(&mut self, submission: u64, cached: u32, config: &CoreConfig) -> Checked {
-        self.judge_order(submission)?;
+        self.judge_order(submission, config)?;
         let request = self.entry(submission)?.request.clone();
         // Invariants 9, 12 and 48: whole retired blocks of the same tokens, never the last token.
         let allowed = cached.is_multiple_of(config.block_size)
@@ -227,7 +243,7 @@ impl Model {
         let source = || {
             self.entries
                 .iter()
-                .any(|entry| entry.shares(&request, cached))
+                .any(|entry| entry.shares(&request, cached, self.now, config))
         };
         if !allowed || (cached > 0 && !source()) {
             return Err(format!(
@@ -243,6 +259,19 @@ impl Model {
         }
         entry.indexed = true;
         Ok(())
+    }
+
+    /// Whether somebody who runs may be computing the request's first block.
+    fn may_be_deferred(&self, entry: &Entry, config: &CoreConfig) -> bool {
+        let size = config.block_size as usize;
+        let first = |entry: &Entry| entry.request.prompt.get(..size).map(<[u32]>::to_vec);
+        config.prefix_cache
+            && entry.request.prompt.len() > size
+            && self.open().any(|other| {
+                other.cached.is_some()
+                    && other.request.namespace == entry.request.namespace
+                    && first(other) == first(entry)
+            })
     }
 
     fn preempted(&mut self, submission: u64) -> Checked {

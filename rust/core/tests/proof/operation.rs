@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use diptych_core::config::{HashMode, PrefillOrder};
+use diptych_core::config::{Admission, Eviction, HashMode, PrefillOrder};
 use diptych_core::{CoreConfig, Request, Sampling};
 
 use crate::worker::Misbehaviour;
@@ -44,6 +44,9 @@ pub(crate) struct Draft {
     /// The text side finds a stop string wherever this token is sampled.
     pub(crate) stop_string: Option<u8>,
     pub(crate) namespace: u8,
+    /// Time to live of its cached blocks in nanoseconds.
+    pub(crate) ttl: Option<u32>,
+    pub(crate) retention: u8,
     pub(crate) penalties: bool,
     pub(crate) bias: u8,
     pub(crate) seed: u8,
@@ -104,6 +107,8 @@ impl Draft {
             tenant: u64::from(self.tenant),
             deadline: after(self.timeout),
             first_token_deadline: after(self.first_token_timeout),
+            cache_ttl_ns: self.ttl.map(u64::from),
+            retention: self.retention,
             sampling: self.sampling(vocabulary),
         };
         match self.mistake {
@@ -133,6 +138,34 @@ impl Draft {
     }
 }
 
+/// Order of prefills, bounds of the queue, and the weight of one tenant.
+fn queues() -> impl Strategy<Value = (PrefillOrder, Option<u64>, Option<u64>, u32)> {
+    let orders = prop_oneof![
+        Just(PrefillOrder::Fcfs),
+        Just(PrefillOrder::ShortestUncached),
+        Just(PrefillOrder::LongestCachedPrefix),
+    ];
+    let tokens = proptest::option::weighted(0.3, 10u64..120);
+    let ttft = proptest::option::weighted(0.3, 20_000u64..400_000);
+    (orders, tokens, ttft, 10u32..100_000)
+}
+
+/// Policies of memory.
+fn memories() -> impl Strategy<Value = (Admission, Eviction)> {
+    let admission = prop_oneof![
+        3 => Just(Admission::WholePrompt),
+        2 => Just(Admission::default()),
+        1 => Just(Admission::PredictedPeak { preempted_per_mille: 500, watermark_per_mille: 0 }),
+        1 => Just(Admission::NoEviction),
+    ];
+    let eviction = prop_oneof![
+        2 => Just(Eviction::Lru),
+        1 => (0u64..100_000).prop_map(|ttl_ns| Eviction::LruWithTtl { ttl_ns }),
+        2 => Just(Eviction::FrequencyGuarded),
+    ];
+    (admission, eviction)
+}
+
 /// Sizes around which blocks, budgets and rows all run out now and then.
 pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
     let hash = prop_oneof![
@@ -154,15 +187,10 @@ pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
         proptest::bool::weighted(0.85),
         proptest::option::weighted(0.4, 1u64..40),
     );
-    let orders = prop_oneof![
-        Just(PrefillOrder::Fcfs),
-        Just(PrefillOrder::ShortestUncached),
-        Just(PrefillOrder::LongestCachedPrefix),
-    ];
-    let tokens = proptest::option::weighted(0.3, 10u64..120);
-    let ttft = proptest::option::weighted(0.3, 20_000u64..400_000);
-    let queue = (orders, tokens, ttft, 10u32..100_000);
-    (sizes, limits, hash, queue).prop_map(move |(sizes, limits, hash, queue)| CoreConfig {
+    let policies = (queues(), memories());
+    (sizes, limits, hash, policies).prop_map(move |(sizes, limits, hash, policies)| CoreConfig {
+        admission: policies.1.0,
+        eviction: policies.1.1,
         block_size: 1 << sizes.0,
         num_blocks: 2 + (sizes.1 >> sizes.0),
         max_running: sizes.2,
@@ -172,10 +200,10 @@ pub(crate) fn configs(overlap_depth: u8) -> impl Strategy<Value = CoreConfig> {
         target_itl_ns: limits.4.map(|milliseconds| milliseconds * 1_000_000),
         max_model_len: 40,
         max_queued_requests: limits.2,
-        prefill_order: queue.0,
-        max_queued_tokens: queue.1,
-        max_ttft_ns: queue.2,
-        tenant_weights: BTreeMap::from([(1, queue.3)]),
+        prefill_order: policies.0.0,
+        max_queued_tokens: policies.0.1,
+        max_ttft_ns: policies.0.2,
+        tenant_weights: BTreeMap::from([(1, policies.0.3)]),
         overlap_depth,
         prefix_cache: limits.3,
         side_words: limits.1,
@@ -206,13 +234,17 @@ pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
         prop_oneof![5 => Just(0u8), 1 => 1u8..4],
         0u8..2,
     );
-    let namespace = prop_oneof![4 => Just(0u8), 1 => Just(1u8)];
     let timeout = || proptest::option::weighted(0.1, 1u16..120);
     let queue = (
         prop_oneof![3 => Just(1u8), 1 => 0u8..3],
         0u8..3,
         timeout(),
         timeout(),
+    );
+    let namespace = (
+        prop_oneof![4 => Just(0u8), 1 => Just(1u8)],
+        proptest::option::weighted(0.3, 0u32..60_000),
+        prop_oneof![2 => Just(0u8), 1 => 0u8..4],
     );
     let mistake = proptest::option::weighted(0.03, mistake);
     (prompt, ends, namespace, sampling, queue, mistake).prop_map(
@@ -223,7 +255,9 @@ pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
             max_tokens: ends.0,
             stop_id: ends.1,
             stop_string: ends.2,
-            namespace,
+            namespace: namespace.0,
+            ttl: namespace.1,
+            retention: namespace.2,
             penalties: sampling.0,
             bias: sampling.1,
             seed: sampling.2,

@@ -65,7 +65,9 @@ impl World {
 
     /// Does one thing and checks every promise that can be checked now.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Checked {
+        self.model.note_ends();
         self.now += self.tick;
+        self.model.now = self.now;
         match operation {
             Operation::Submit(draft) => self.submit(draft)?,
             Operation::Abort(number) => self.abort(*number)?,
@@ -78,6 +80,8 @@ impl World {
             Operation::ResetPrefixCache => self.reset_prefix_cache(),
             Operation::Wait(microseconds) => self.now += u64::from(*microseconds) * 1_000,
         }
+        self.model.now = self.now;
+        self.model.note_ends();
         self.check()?;
         self.follow()
     }
@@ -194,6 +198,7 @@ impl World {
         let outlier = if mixed.is_multiple_of(31) { 10 } else { 1 };
         let duration = (time + time * (mixed % 300) / 1_000) * outlier;
         self.now += duration;
+        self.model.now = self.now;
         (!mixed.is_multiple_of(7)).then_some(duration)
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use diptych_core::config::Admission;
 use diptych_core::{Core, CoreConfig, Event, Handle, Request, RowStatus, StepResult};
 use diptych_eventlog::{FIELDS, PlanDigest, Record, StepRows};
 
@@ -15,6 +16,8 @@ pub(crate) fn config() -> CoreConfig {
         max_batched_tokens: 16,
         max_model_len: 128,
         vocabulary: VOCABULARY,
+        // So that requests are preempted.
+        admission: Admission::WholePrompt,
         ..CoreConfig::default()
     }
 }

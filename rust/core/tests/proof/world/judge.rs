@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use diptych_core::StepPlan;
+use diptych_core::config::Admission;
 use diptych_core::latency::Work;
 
 use super::{Checked, World};
@@ -105,6 +106,9 @@ impl World {
     pub(super) fn check(&self) -> Checked {
         if self.inspect {
             self.core.check_all()?;
+        }
+        if self.config.admission == Admission::NoEviction && self.model.preemptions > 0 {
+            return Err("invariant 36: somebody was preempted".into());
         }
         let stats = self.core.stats();
         let open = self.model.open().count() as u32;
