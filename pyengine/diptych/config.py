@@ -16,11 +16,14 @@ SCRIPTED = ("scripted", "scripted_thread")
 KERNELS = ("auto", "native", "reference")
 QUANTIZATIONS = ("int8", "int8-g32", "int4", "gguf")
 PREFILL_ORDERS = ("fcfs", "shortest_uncached", "longest_cached_prefix")
+ADMISSIONS = ("predicted_peak", "no_eviction", "whole_prompt")
+EVICTIONS = ("lru", "frequency_guarded")
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 MAX_THREADS = 64
 MAX_TENANT_BYTES = 256
 # Steps in flight beyond the one that runs, at most.
 DEEPEST_OVERLAP = 2
+MAX_TTL_S = 366 * 86_400.0
 
 Script = str | list[list[int]]
 
@@ -35,6 +38,8 @@ _CHOICES = {
     "quantization": QUANTIZATIONS,
     "kv_cache_dtype": KV_CACHE_DTYPES,
     "prefill_order": PREFILL_ORDERS,
+    "admission": ADMISSIONS,
+    "eviction": EVICTIONS,
 }
 
 
@@ -54,6 +59,12 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `block_size`: tokens a KV block holds; a power of two, 1..256. `kv_cache_dtype`: how native kernels store keys and
       values.
     - `kv_cache_bytes` or `memory_utilization`: KV pool in bytes, or as a fraction of the CUDA device's memory.
+    - `prefix_cache`: whether prompts that begin alike share what was computed. `eviction`: what of it goes first where
+      room is needed, by `lru` what was used longest ago, by `frequency_guarded` what was used least often lately.
+      `cache_ttl`: seconds after its last use for which it can be found, for requests that name none; with `lru`.
+    - `admission`: when a request gets memory. `predicted_peak`: when all that run and it will fit as far as lengths of
+      earlier outputs tell, so that preemptions are rare; `no_eviction`: when they fit with all of their `max_tokens`,
+      so that there are none; `whole_prompt`: when its prompt fits.
     - `max_running`: requests in one step; `max_batched_tokens`, `max_prefill_tokens`: tokens in one step.
     - `target_itl_ms`: how long the gap between two tokens of a stream may be, where requests do not say it themselves:
       prompts are computed in chunks that leave room for it. Streams that are ahead may see a gap a fifth longer. None:
@@ -82,6 +93,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache_bytes: int | None = None
     memory_utilization: float | None = None
     prefix_cache: bool = True
+    eviction: str = "lru"
+    cache_ttl: float | None = None
+    admission: str = "predicted_peak"
     max_running: int = 256
     max_batched_tokens: int | None = None
     max_prefill_tokens: int | None = None
@@ -139,6 +153,7 @@ def _check_ranges(config: EngineConfig, found: Problems) -> None:
     found.at_least(1, "kv_cache_bytes")
     found.between(0.0, 3_600_000.0, "script_step_ms")
     found.between(SHORTEST_ITL_MS, LONGEST_ITL_MS, "target_itl_ms")
+    found.between(0.0, MAX_TTL_S, "cache_ttl")
     for name, value in found.values("memory_utilization"):
         found.require(name, 0.0 < value <= 1.0, "a fraction above 0, at most 1")
     for name, value in found.values("worker_python"):
@@ -191,6 +206,8 @@ def _check_together(config: EngineConfig, found: Problems) -> None:
             f"max_running={config.max_running} exceeds max_batched_tokens={tokens}{origin}: every running request "
             "needs a token of each step, so raise max_batched_tokens or lower max_running"
         )
+    if config.cache_ttl is not None and config.eviction != "lru":
+        found.add(f"cache_ttl goes with eviction='lru', and eviction={config.eviction!r}: leave one of them out")
     if config.kv_cache_bytes is not None and config.memory_utilization is not None:
         found.add("kv_cache_bytes and memory_utilization both size the KV cache: give one of them")
     if config.memory_utilization is not None and config.device == "cpu":

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from diptych.config import LONGEST_ITL_MS, MAX_TENANT_BYTES, SHORTEST_ITL_MS
+from diptych.config import LONGEST_ITL_MS, MAX_TENANT_BYTES, MAX_TTL_S, SHORTEST_ITL_MS
 from diptych.errors import InvalidParameterError
 from diptych.validation import Problems, shown
 
 MAX_STOP_STRINGS = 128
 MAX_STOP_BYTES = 64 * 1024
 MAX_PROBLEMS_SHOWN = 10
+MAX_SALT_BYTES = 512
 
 
 class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,6 +33,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `timeout`: seconds from arrival until the request ends, with finish reason "timeout" and what it has, or with
       `RequestTimeoutError` if that is nothing. `ttft_timeout`: seconds until its first token must be there; else the
       same error. Where either is expected to pass, `OverloadedError` tells so at once.
+    - `cache_salt`: at most 512 bytes; cached prefixes are shared only between requests with the same salt.
+      `cache_ttl`: seconds after its last use for which this request's prefix can be found; None until it is evicted.
+      `cache_retention`: 0..3, a higher class is evicted later. What others use too is kept as the most of them ask.
     """
 
     max_tokens: int | None = 16
@@ -55,6 +59,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tenant: str | None = None
     timeout: float | None = None
     ttft_timeout: float | None = None
+    cache_salt: str = ""
+    cache_ttl: float | None = None
+    cache_retention: int = 0
 
     def validate(self, vocabulary: int | None = None) -> None:
         """Raise one `InvalidParameterError` that lists every problem; with `vocabulary`, token ids must be below it."""
@@ -87,6 +94,9 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
         found.require(name, 0.0 < value <= 1e9, "seconds above 0, at most 1e9")
     for name, value in found.values("tenant"):
         found.require(name, 0 < _size(value) <= MAX_TENANT_BYTES, f"text of 1 to {MAX_TENANT_BYTES} bytes")
+    found.between(0.0, MAX_TTL_S, "cache_ttl")
+    found.between(0, 3, "cache_retention")
+    _check_salt(params, found)
     _check_stop(params, found)
     _check_ids(params, found, vocabulary)
     return found.lines
@@ -98,6 +108,17 @@ def _size(text: str) -> int:
         return len(text.encode())
     except UnicodeEncodeError:
         return 0
+
+
+def _check_salt(params: SamplingParams, found: Problems) -> None:
+    for _, salt in found.values("cache_salt"):
+        try:
+            size = len(salt.encode())
+        except UnicodeEncodeError:
+            found.add("cache_salt holds an unpaired surrogate: expected text that UTF-8 can hold")
+            return
+        if size > MAX_SALT_BYTES:
+            found.add(f"cache_salt has {size} bytes: expected at most {MAX_SALT_BYTES}")
 
 
 def _check_stop(params: SamplingParams, found: Problems) -> None:

@@ -45,7 +45,6 @@ _NO_EFFECT = frozenset(
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
-    "cache_salt": (),
     "echo": (False,),
     "kv_transfer_params": ({},),
     "length_penalty": (1,),

@@ -26,7 +26,7 @@ from diptych_service.receive import receive_body
 from diptych_service.sampling import sampling_params
 from diptych_service.schema import ChatRequest, CompletionRequest, SamplingFields, StreamOptions
 from diptych_service.stall import STALL_WATCH
-from diptych_service.tenants import tenant_of
+from diptych_service.tenants import caller_of
 
 Request = TypeVar("Request", bound=SamplingFields)
 Source = AsyncGenerator[Output, None]
@@ -59,8 +59,8 @@ class Generation:
         body, ignored, arrived = await self._read(request, CompletionRequest, COMPLETION_FIELDS)
         prompts = await prompts_of(body.prompt)
         max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        tenant = tenant_of(request, ignored)
-        params = sampling_params(body, self._engine.model.default_sampling, max_tokens, tenant)
+        caller = caller_of(request, ignored)
+        params = sampling_params(body, self._engine.model.default_sampling, max_tokens, caller)
         span = tracing.span_for_sources(request, len(prompts))
         sources = [
             self._engine.generate(
@@ -81,8 +81,8 @@ class Generation:
             message = "add_generation_prompt and continue_final_message exclude each other."
             raise BadRequest(message, param="continue_final_message", code="invalid_parameter")
         continues = bool(body.continue_final_message)
-        tenant = tenant_of(request, ignored)
-        params = sampling_params(body, self._engine.model.default_sampling, chat_max_tokens(body), tenant)
+        caller = caller_of(request, ignored)
+        params = sampling_params(body, self._engine.model.default_sampling, chat_max_tokens(body), caller)
         source = self._engine.chat(
             messages,
             params,

@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 from diptych_service.errors import ApiError, from_exception, shutting_down
 from diptych_service.lifecycle import LIFECYCLE
 from diptych_service.protocol import SERVER_NAME
-from diptych_service.tenants import KEY_TENANT, name_of_key
+from diptych_service.tenants import API_KEY, ApiKey, name_of_key
 from diptych_service.tracing import OPERATIONS, response_headers
 
 _REQUEST_ID = web.RequestKey("request_id", str)
@@ -55,23 +55,25 @@ def require_key(api_keys: Sequence[str]) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if hashes and request.path.startswith("/v1/"):
-            digest = _key_of(request, hashes)
-            if digest is None:
+            key = _key_of(request, hashes)
+            if key is None:
                 raise ApiError(
                     401,
                     "A valid API key is required: send it as 'Authorization: Bearer KEY'.",
                     code="invalid_api_key",
                     headers={"WWW-Authenticate": "Bearer"},
                 )
-            request[KEY_TENANT] = name_of_key(digest)
+            request[API_KEY] = key
         return await handler(request)
 
     return check
 
 
-def _key_of(request: web.Request, hashes: Sequence[bytes]) -> bytes | None:
-    """The hash of the valid key that was sent. Compares with every key, in a time that tells nothing about them."""
+def _key_of(request: web.Request, hashes: Sequence[bytes]) -> ApiKey | None:
+    """The valid key that was sent. Compares with every key, in a time that tells nothing about them."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     given = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
     matches = [hmac.compare_digest(given, expected) for expected in hashes]
-    return given if scheme.lower() == "bearer" and any(matches) else None
+    if scheme.lower() != "bearer" or not any(matches):
+        return None
+    return ApiKey(matches.index(True), name_of_key(given))

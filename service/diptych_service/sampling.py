@@ -8,6 +8,7 @@ from typing import Any
 from diptych import SamplingParams
 from diptych_service.errors import BadRequest
 from diptych_service.schema import SamplingFields
+from diptych_service.tenants import ANYBODY, Caller
 
 # Fields whose name and meaning are the same in `SamplingParams`; absent ones take the model's default.
 _SAME = (
@@ -27,11 +28,13 @@ _SAME = (
     "priority",
     "timeout",
     "ttft_timeout",
+    "cache_ttl",
+    "cache_retention",
 )
 
 
 def sampling_params(
-    request: SamplingFields, defaults: Mapping[str, Any], max_tokens: int | None, tenant: str | None = None
+    request: SamplingFields, defaults: Mapping[str, Any], max_tokens: int | None, caller: Caller = ANYBODY
 ) -> SamplingParams:
     """Parameters of a request over the model's own defaults; not validated yet."""
     chosen: dict[str, Any] = dict(defaults)
@@ -40,13 +43,19 @@ def sampling_params(
         if value is not None:
             chosen[name] = value
     chosen["max_tokens"] = max_tokens
-    chosen["tenant"] = tenant
+    chosen["tenant"] = caller.tenant
     if request.stop is not None:
         chosen["stop"] = [request.stop] if isinstance(request.stop, str) else request.stop
     if request.logit_bias is not None:
         chosen["logit_bias"] = _token_keys(request.logit_bias)
+    chosen["cache_salt"] = _salt(request.cache_salt or "", caller.key_number)
     chosen["return_prompt_ids"] = bool(request.return_token_ids)
     return SamplingParams(**chosen)
+
+
+def _salt(given: str, key_number: int | None) -> str:
+    """Where the service has API keys, cached prefixes are shared only between requests with the same one."""
+    return given if key_number is None else f"{key_number}:{given}"
 
 
 def _token_keys(bias: Mapping[str, float]) -> dict[int, float]:

@@ -44,6 +44,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     priority: int | None = None
     timeout: float | None = None
     ttft_timeout: float | None = None
+    cache_salt: str | None = None
+    cache_ttl: float | None = None
+    cache_retention: int | None = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):

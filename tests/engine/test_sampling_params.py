@@ -24,6 +24,7 @@ def test_ranges_of_floats_hold_and_nan_and_infinity_are_outside_all_of_them(valu
     assert accepts(temperature=value) == (0 <= value <= 100)
     assert accepts(top_p=value) == (0 < value <= 1)
     assert accepts(min_p=value) == (0 <= value <= 1)
+    assert accepts(cache_ttl=value) == (0 <= value <= 366 * 86_400)
     assert accepts(presence_penalty=value) == (-2 <= value <= 2)
     assert accepts(frequency_penalty=value) == (-2 <= value <= 2)
     assert accepts(repetition_penalty=value) == (1.2e-38 < value < 3.4e38)
@@ -36,10 +37,18 @@ def test_ranges_of_floats_hold_and_nan_and_infinity_are_outside_all_of_them(valu
 def test_ranges_of_integers_hold(value: int) -> None:
     assert accepts(max_tokens=value) == (1 <= value < 2**31)
     assert accepts(top_k=value) == (-1 <= value < 2**31)
+    assert accepts(cache_retention=value) == (0 <= value <= 3)
     assert accepts(seed=value) == (-(2**63) <= value < 2**63)
     assert accepts(priority=value) == (0 <= value <= 255)
     assert accepts(stop_token_ids=[value]) == (0 <= value < 100)
     assert accepts(logit_bias={value: 1.0}) == (0 <= value < 100)
+
+
+@pytest.mark.parametrize(
+    ("salt", "passes"), [("", True), ("x" * 512, True), ("ü" * 256, True), ("ü" * 257, False), ("\ud800", False)]
+)
+def test_a_cache_salt_is_at_most_512_bytes_of_utf_8(salt: str, passes: bool) -> None:
+    assert accepts(cache_salt=salt) == passes
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "max_tokens", "seed", "stop", "logit_bias", "ignore_eos"])

@@ -47,6 +47,9 @@ PARAMS: dict[str, Any] = {
     "skip_special_tokens": True,
     "add_special_tokens": True,
     "return_prompt_ids": False,
+    "cache_salt": "",
+    "cache_ttl": None,
+    "cache_retention": 0,
 }
 
 

@@ -321,6 +321,9 @@ mod tests {
             tenant_weights: std::collections::BTreeMap::new(),
             prefix_cache: true,
             overlap_depth: 1,
+            admission: crate::options::AdmissionPolicy::default(),
+            eviction: crate::options::EvictionPolicy::default(),
+            cache_ttl: None,
         }
     }
 

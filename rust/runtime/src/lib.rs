@@ -16,6 +16,7 @@ mod layout;
 mod mailbox;
 mod memory;
 mod messages;
+mod namespaces;
 mod options;
 mod os;
 mod params;

@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::EngineError;
+use crate::params::MAX_TTL_S;
 use crate::urgency::is_time;
+use diptych_core::config::{Admission, Eviction};
 
 /// Everything that [`crate::Engine::start`] needs.
 #[derive(Clone, Debug, Deserialize)]
@@ -132,6 +134,67 @@ pub struct Limits {
     pub prefix_cache: bool,
     /// Steps launched and not retired when a plan is made.
     pub overlap_depth: u8,
+    /// When a request gets memory.
+    #[serde(default)]
+    pub admission: AdmissionPolicy,
+    /// Which cached block is given up for a new one.
+    #[serde(default)]
+    pub eviction: EvictionPolicy,
+    /// Seconds after its last use for which what requests without a time to live of their own have
+    /// cached can be found.
+    #[serde(default)]
+    pub cache_ttl: Option<f64>,
+}
+
+/// See [`diptych_core::Admission`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdmissionPolicy {
+    /// With what is predicted to be needed, and rare preemptions.
+    #[default]
+    PredictedPeak,
+    /// With all that may be needed, and no preemption.
+    NoEviction,
+    /// With what is needed now.
+    WholePrompt,
+}
+
+/// See [`diptych_core::Eviction`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EvictionPolicy {
+    /// Last use longest ago.
+    #[default]
+    Lru,
+    /// Used least often lately.
+    FrequencyGuarded,
+}
+
+impl Limits {
+    pub(crate) fn admission(&self) -> Admission {
+        match self.admission {
+            AdmissionPolicy::PredictedPeak => Admission::default(),
+            AdmissionPolicy::NoEviction => Admission::NoEviction,
+            AdmissionPolicy::WholePrompt => Admission::WholePrompt,
+        }
+    }
+
+    /// # Errors
+    /// A time to live out of range, or with a policy that has none.
+    pub(crate) fn eviction(&self) -> Result<Eviction, EngineError> {
+        match (self.eviction, self.cache_ttl) {
+            (EvictionPolicy::Lru, None) => Ok(Eviction::Lru),
+            (EvictionPolicy::Lru, Some(seconds)) if (0.0..=MAX_TTL_S).contains(&seconds) => {
+                Ok(Eviction::LruWithTtl {
+                    ttl_ns: (seconds * 1e9) as u64,
+                })
+            }
+            (EvictionPolicy::FrequencyGuarded, None) => Ok(Eviction::FrequencyGuarded),
+            (policy, Some(seconds)) => Err(EngineError::Options(format!(
+                "limits.cache_ttl is {seconds} with eviction {policy:?}: from 0 to {MAX_TTL_S} seconds, with lru only"
+            ))),
+        }
+    }
 }
 
 impl EngineOptions {
@@ -186,4 +249,44 @@ pub enum Prompt {
     Tokens(Vec<u32>),
     /// A JSON object for the chat template: `messages`, `add_generation_prompt`, ….
     Chat(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(changes: &Value) -> Result<Limits, serde_json::Error> {
+        let mut all = serde_json::json!({
+            "block_size": 16, "max_running": 1, "max_batched_tokens": 1, "max_prefill_tokens": null,
+            "max_model_len": 9, "max_queued_requests": 1, "prefix_cache": true, "overlap_depth": 0
+        });
+        for (key, value) in changes.as_object().into_iter().flatten() {
+            all[key] = value.clone();
+        }
+        serde_json::from_value(all)
+    }
+
+    #[test]
+    fn policies_have_names_and_a_time_to_live_goes_with_lru_alone() {
+        let eviction = |changes| limits(&changes).unwrap().eviction();
+        assert_eq!(eviction(serde_json::json!({})).unwrap(), Eviction::Lru);
+        assert_eq!(
+            eviction(serde_json::json!({"cache_ttl": 1.5})).unwrap(),
+            Eviction::LruWithTtl {
+                ttl_ns: 1_500_000_000
+            }
+        );
+        let guarded = serde_json::json!({"eviction": "frequency_guarded"});
+        assert_eq!(eviction(guarded).unwrap(), Eviction::FrequencyGuarded);
+        for wrong in [
+            serde_json::json!({"eviction": "frequency_guarded", "cache_ttl": 1.0}),
+            serde_json::json!({"cache_ttl": -1.0}),
+        ] {
+            let error = eviction(wrong).unwrap_err();
+            assert!(error.to_string().contains("cache_ttl"), "{error}");
+        }
+        let none = limits(&serde_json::json!({"admission": "no_eviction"})).unwrap();
+        assert_eq!(none.admission(), Admission::NoEviction);
+        assert!(limits(&serde_json::json!({"admission": "all"})).is_err());
+    }
 }

@@ -49,7 +49,18 @@ pub(crate) struct Params {
     /// Seconds from arrival until its first token must be there.
     #[serde(default)]
     pub(crate) ttft_timeout: Option<f64>,
+    /// Whose cached prefixes it may find and add to; empty: those of everybody without one.
+    pub(crate) cache_salt: String,
+    /// Seconds after its last use for which its cached prefix can be found.
+    pub(crate) cache_ttl: Option<f64>,
+    pub(crate) cache_retention: u8,
 }
+
+/// Longest salt in bytes, and the longest time to live in seconds: a year.
+const MAX_SALT_BYTES: usize = 512;
+pub(crate) const MAX_TTL_S: f64 = 366.0 * 86_400.0;
+/// Highest class of cached prefixes.
+const MAX_RETENTION: u8 = 3;
 
 impl Params {
     /// Reads and checks parameters for a model with `vocabulary` ids.
@@ -97,6 +108,7 @@ impl Params {
         if self.target_itl_ns == Some(0) {
             problems.push("target_itl_ns is 0: at least 1, or none".to_owned());
         }
+        self.cache_problems(&mut problems);
         self.urgency_problems(&mut problems);
         self.list_problems(vocabulary, &mut problems);
         problems
@@ -116,6 +128,32 @@ impl Params {
             let length = name.len();
             problems.push(format!("tenant has {length} bytes: from 1 to {MAX_TENANT}"));
         }
+    }
+
+    fn cache_problems(&self, problems: &mut Vec<String>) {
+        let salt = self.cache_salt.len();
+        if salt > MAX_SALT_BYTES {
+            problems.push(format!(
+                "cache_salt has {salt} bytes: at most {MAX_SALT_BYTES}"
+            ));
+        }
+        if let Some(ttl) = self
+            .cache_ttl
+            .filter(|ttl| !(0.0..=MAX_TTL_S).contains(ttl))
+        {
+            problems.push(format!("cache_ttl is {ttl}: from 0 to {MAX_TTL_S} seconds"));
+        }
+        if self.cache_retention > MAX_RETENTION {
+            problems.push(format!(
+                "cache_retention is {}: from 0 to {MAX_RETENTION}",
+                self.cache_retention
+            ));
+        }
+    }
+
+    /// Its time to live in nanoseconds.
+    pub(crate) fn cache_ttl_ns(&self) -> Option<u64> {
+        self.cache_ttl.map(|seconds| (seconds * 1e9) as u64)
     }
 
     fn list_problems(&self, vocabulary: u32, problems: &mut Vec<String>) {
@@ -171,7 +209,8 @@ pub(crate) mod tests {
             "max_tokens": 4, "temperature": 0.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0,
             "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": null, "logit_bias": [], "stop": [],
             "stop_token_ids": [], "ignore_eos": false, "include_stop_str_in_output": false,
-            "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false, "target_itl_ns": null
+            "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false, "target_itl_ns": null,
+            "cache_salt": "", "cache_ttl": null, "cache_retention": 0
         })
     }
 
@@ -186,6 +225,22 @@ pub(crate) mod tests {
         let params = parse("seed", (-1).into()).unwrap();
         assert_eq!(params.sampling(7).seed, u64::MAX);
         assert_eq!(parse("top_k", 0.into()).unwrap().sampling(7).seed, 7);
+    }
+
+    #[test]
+    fn a_time_to_live_is_kept_in_nanoseconds() {
+        assert_eq!(
+            parse("cache_ttl", 1.5.into()).unwrap().cache_ttl_ns(),
+            Some(1_500_000_000)
+        );
+        assert_eq!(
+            parse("cache_ttl", 0.into()).unwrap().cache_ttl_ns(),
+            Some(0)
+        );
+        assert_eq!(
+            parse("cache_salt", "ü".into()).unwrap().cache_ttl_ns(),
+            None
+        );
     }
 
     #[test]
@@ -212,6 +267,10 @@ pub(crate) mod tests {
             ("ttft_timeout", serde_json::json!(-1)),
             ("tenant", serde_json::json!("")),
             ("tenant", serde_json::json!("x".repeat(257))),
+            ("cache_salt", "x".repeat(513).into()),
+            ("cache_ttl", serde_json::json!(-1)),
+            ("cache_ttl", serde_json::json!(1e9)),
+            ("cache_retention", serde_json::json!(4)),
         ];
         for (key, value) in cases {
             let error = parse(key, value.clone()).expect_err(&format!("{key} {value}"));

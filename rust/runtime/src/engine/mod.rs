@@ -372,7 +372,9 @@ fn core_config(options: &EngineOptions, capacities: Capacities) -> Result<CoreCo
         side_words: capacities.side_words,
         vocabulary: options.vocabulary,
         hash: HashMode::Keyed(RandomState::new().hash_one("prefix index")),
+        eviction: limits.eviction()?,
         kv_events: 0,
+        admission: limits.admission(),
     };
     Core::new(config.clone(), 1)
         .map_err(|error| EngineError::Options(error.to_string()))
