@@ -46,7 +46,7 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-SMALL = {"max_model_len": 2304, "kv_cache_bytes": 160 * BLOCK_BYTES}
+SMALL = {"max_model_len": 2304, "kv_cache_bytes": 160 * BLOCK_BYTES, "admission": "whole_prompt"}
 RUNS = [
     Run("alone", "standard", False, None),
     Run("together", "standard", True, None),

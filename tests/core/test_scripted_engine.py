@@ -39,8 +39,8 @@ def test_ids_are_the_hash_of_the_prefix_over_all_block_edges(tokenizer_folder: P
 def test_preempted_requests_lose_and_change_nothing(tokenizer_folder: Path, overlap_depth: int) -> None:
     generator = random.Random(2)
     prompts = [random_prompt(generator, 20) for _ in range(8)]
-    options = engine_options(tokenizer_folder, worker={"num_blocks": 25}, max_model_len=96, overlap_depth=overlap_depth)
-    with running(options) as engine:
+    tight = {"max_model_len": 96, "admission": "whole_prompt", "overlap_depth": overlap_depth}
+    with running(engine_options(tokenizer_folder, worker={"num_blocks": 25}, **tight)) as engine:
         reader = Reader(engine.frame_queue())
         requests = [submit(engine, reader.queue, prompt, max_tokens=40) for prompt in prompts]
         for prompt, answer in zip(prompts, reader.wait_end(requests), strict=True):

@@ -272,7 +272,8 @@ async def test_a_killed_worker_costs_a_pause_and_no_token(folder: Path, oracle: 
 
 async def test_preempted_requests_give_the_same_ids(folder: Path, oracle: HashOracle) -> None:
     block = 4 * 16
-    config = EngineConfig(str(folder), worker="scripted", kv_cache_bytes=24 * block, max_model_len=200)
+    tight = {"kv_cache_bytes": 24 * block, "max_model_len": 200, "admission": "whole_prompt"}
+    config = EngineConfig(str(folder), worker="scripted", **tight)
     async with AsyncEngine(config) as engine:
         prompts = [[number + 3, 5, 7] for number in range(6)]
         results = await asyncio.gather(*(collect(engine, prompt, SamplingParams(max_tokens=120)) for prompt in prompts))

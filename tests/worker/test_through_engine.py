@@ -77,7 +77,8 @@ async def test_preempted_requests_give_the_same_ids(case, kernels):
     # Room for one request of full length, and two blocks.
     blocks = 1 + 64 // BLOCK + 2
     bytes_per_block = 2 * 2 * BLOCK * 2 * 8 * 4
-    changes = {"worker": "inline", "kv_cache_bytes": blocks * bytes_per_block, "prefix_cache": False}
+    memory = {"kv_cache_bytes": blocks * bytes_per_block, "prefix_cache": False, "admission": "whole_prompt"}
+    changes = {"worker": "inline", **memory}
     async with AsyncEngine(config(case, kernels=kernels, **changes)) as engine:
         results = await generate_all(engine, case.prompts * 2)
         assert [ids for ids, _ in results] == case.expected * 2

@@ -15,7 +15,9 @@ fn streams_are_exact_under_preemption_chunking_and_prefix_sharing() {
     let mut rig = Rig::new(
         "scripted_thread",
         json!({"num_blocks": 40}),
-        json!({"max_batched_tokens": 24, "max_running": 8, "max_prefill_tokens": 16}),
+        json!({
+            "max_batched_tokens": 24, "max_running": 8, "max_prefill_tokens": 16, "admission": "whole_prompt"
+        }),
     );
     let shared = bytes_as_ids("one prefix of several blocks");
     let prompts: Vec<Vec<u32>> = (0..40_u32)
