@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from diptych import errors
     from diptych.async_engine import AsyncEngine
     from diptych.config import EngineConfig
+    from diptych.explanation import Explanation
+    from diptych.kv_events import KvEvents, KvSnapshot
     from diptych.model_info import ModelInfo
     from diptych.offline import LLM
     from diptych.output import Completion, Output, Timings, Usage
@@ -26,6 +28,9 @@ _MODULES = {
     "Completion": "output",
     "EngineConfig": "config",
     "EngineStats": "stats",
+    "Explanation": "explanation",
+    "KvEvents": "kv_events",
+    "KvSnapshot": "kv_events",
     "LLM": "offline",
     "ModelInfo": "model_info",
     "Output": "output",
@@ -40,6 +45,9 @@ __all__ = [
     "Completion",
     "EngineConfig",
     "EngineStats",
+    "Explanation",
+    "KvEvents",
+    "KvSnapshot",
     "ModelInfo",
     "Output",
     "SamplingParams",

@@ -20,7 +20,9 @@ from diptych.errors import (
     OverloadedError,
     from_kind,
 )
+from diptych.explanation import Explanation
 from diptych.handle import EngineHandle, checked_limit
+from diptych.kv_events import KvEvents, KvSnapshot
 from diptych.loop_queue import LoopQueue, LoopQueues
 from diptych.mailbox import Mailbox
 from diptych.model_info import ModelInfo
@@ -142,6 +144,28 @@ class AsyncEngine:
         """The worker's process id; None where it has no process of its own, or is being restarted."""
         return self._running().worker_pid()
 
+    async def explain(self, request: int) -> Explanation | None:
+        """Why a request goes or went as it did; `request` is the number in its first output.
+
+        None for one that the core has never had, or has forgotten: the last 64 to 1,024 (as many as `max_running`) that
+        have ended are remembered.
+        """
+        handle = self._running()
+        return await in_thread(lambda: handle.explain(request))
+
+    async def kv_events(self, start: int = 0, limit: int = 1000) -> KvEvents:
+        """At most `limit` events of the prefix cache from number `start` on; needs the setting `kv_events`.
+
+        Raises `RequestError` for events that are not kept: begin with `kv_snapshot` then.
+        """
+        handle = self._running()
+        return await in_thread(lambda: handle.kv_events(start, limit))
+
+    async def kv_snapshot(self) -> KvSnapshot:
+        """Every block that a prefix lookup can find now, and the number of the event that comes next."""
+        handle = self._running()
+        return await in_thread(handle.kv_snapshot)
+
     def generate(
         self,
         prompt: str | Sequence[int],
@@ -196,7 +220,8 @@ class AsyncEngine:
             own_span = None
         request: tuple[LoopQueue, Mailbox, int] | None = None
         try:
-            request = self._submit(handle, make_prompt(), params, record)
+            recorded = (span.span if isinstance(span, HeldSpan) else span).is_recording()
+            request = self._submit(handle, make_prompt(), record, explain=recorded)
             mailbox = request[1]
             while True:
                 # Asked before taking: more may arrive, and the end with it, while the reader is busy with an output.
@@ -221,11 +246,12 @@ class AsyncEngine:
                 own_span.end()
 
     def _submit(
-        self, handle: EngineHandle, prompt: Prompt, params: SamplingParams, record: RequestRecord
+        self, handle: EngineHandle, prompt: Prompt, record: RequestRecord, *, explain: bool
     ) -> tuple[LoopQueue, Mailbox, int]:
+        params = record.params
         params.validate(handle.model.vocabulary)
         queue = self._queues.of_running_loop(handle.frame_queue)
-        encoded = params_json(params, add_special_tokens=prompt.add_special_tokens)
+        encoded = params_json(params, add_special_tokens=prompt.add_special_tokens, explain=explain)
         number = handle.submit(queue.frames, prompt.content, encoded, record.arrived_ns, chat=prompt.chat)
         # No frame can be missed: this loop's drain runs in this thread, after this line.
         mailbox = queue.mailboxes[number] = Mailbox(record)

@@ -24,6 +24,8 @@ MAX_TENANT_BYTES = 256
 # Steps in flight beyond the one that runs, at most.
 DEEPEST_OVERLAP = 2
 MAX_TTL_S = 366 * 86_400.0
+MIN_EVENT_LOG_BYTES = 4096
+MAX_KV_EVENTS = 1 << 20
 
 Script = str | list[list[int]]
 
@@ -79,6 +81,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `worker`: `process`, `inline` (a thread here), `scripted` (no model, a process), `scripted_thread` (no model, a
       thread here). `script`: a file with a JSON list of token ids per line, or those lists; line `i mod n` answers the
       i-th request, without a script the next token is a hash of all before. `script_step_ms`: time of its step.
+    - `event_log`: a file for everything that goes into the core, every prompt and output among it, at most
+      `event_log_bytes` of it; `diptych replay` reads it. The file of the run before becomes `FILE.1`.
+    - `kv_events`: events of the prefix cache that are kept for readers; 0 is off.
     - `worker_python`: the interpreter of worker processes. `threads`: CPU threads of a worker, 1..64.
     """
 
@@ -113,6 +118,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact: bool | None = None
     script: Script | None = None
     script_step_ms: float = 0.0
+    event_log: str | None = None
+    event_log_bytes: int = 256 * 1024 * 1024
+    kv_events: int = 0
 
     def __post_init__(self) -> None:
         if problems := config_problems(self):
@@ -154,6 +162,12 @@ def _check_ranges(config: EngineConfig, found: Problems) -> None:
     found.between(0.0, 3_600_000.0, "script_step_ms")
     found.between(SHORTEST_ITL_MS, LONGEST_ITL_MS, "target_itl_ms")
     found.between(0.0, MAX_TTL_S, "cache_ttl")
+    found.at_least(MIN_EVENT_LOG_BYTES, "event_log_bytes")
+    found.between(0, MAX_KV_EVENTS, "kv_events")
+    for name, value in found.values("event_log"):
+        folder = os.path.dirname(value) or "."
+        writable = bool(os.path.basename(value)) and os.path.isdir(folder) and os.access(folder, os.W_OK)
+        found.require(name, writable, "a file in an existing, writable folder")
     for name, value in found.values("memory_utilization"):
         found.require(name, 0.0 < value <= 1.0, "a fraction above 0, at most 1")
     for name, value in found.values("worker_python"):

@@ -22,7 +22,9 @@ from diptych.errors import (
     InvalidPromptError,
     from_kind,
 )
+from diptych.explanation import Explanation, read_explanation
 from diptych.hub import resolve_model
+from diptych.kv_events import KvEvents, KvSnapshot
 from diptych.model_info import ModelInfo, read_model_info
 from diptych.options import encode, engine_options, resolve_config, served_name, start_problems
 from diptych.stats import EngineStats
@@ -114,6 +116,20 @@ class EngineHandle:
 
     def worker_pid(self) -> int | None:
         return self._live().worker_pid()
+
+    def explain(self, request: int) -> Explanation | None:
+        """Blocks until the engine's thread has answered, which takes no step's time."""
+        native = self._live()
+        told = _translating(lambda: native.explain(request))
+        return None if told is None else read_explanation(told)
+
+    def kv_events(self, start: int, limit: int) -> KvEvents:
+        native = self._live()
+        return msgspec.json.decode(_translating(lambda: native.kv_events(start, limit)), type=KvEvents)
+
+    def kv_snapshot(self) -> KvSnapshot:
+        native = self._live()
+        return msgspec.json.decode(_translating(native.kv_snapshot), type=KvSnapshot)
 
     @property
     def forked(self) -> bool:

@@ -26,6 +26,7 @@ class Mailbox:
         "_failure",
         "_finished",
         "_on_end",
+        "_request",
         "_text",
         "_token_ids",
         "_waiter",
@@ -39,6 +40,7 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
         self._on_end: Callable[[], None] | None = None
         self._accepted: Accepted | None = None
+        self._request: int | None = None
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._finished: Finished | None = None
@@ -52,6 +54,7 @@ class Mailbox:
                 self._end_unread()
             return
         self._accepted = frame.accepted or self._accepted
+        self._request = frame.request
         if frame.text:
             self._text.append(frame.text)
         self._token_ids += frame.token_ids
@@ -91,7 +94,13 @@ class Mailbox:
         outputs = []
         if self._accepted is not None:
             accepted, self._accepted = self._accepted, None
-            outputs.append(Output(accepted=True, prompt_tokens=accepted.prompt_tokens, prompt_ids=accepted.prompt_ids))
+            first = Output(
+                accepted=True,
+                request=self._request,
+                prompt_tokens=accepted.prompt_tokens,
+                prompt_ids=accepted.prompt_ids,
+            )
+            outputs.append(first)
         finished, self._finished = self._finished, None
         if finished is not None and finished.reason != "abort":
             outputs.append(self._last(finished))
@@ -114,6 +123,7 @@ class Mailbox:
             usage=Usage(finished.prompt_tokens, finished.completion_tokens, finished.cached_tokens),
             timings=Timings(*finished.timings),
             preemptions=finished.preemptions,
+            explanation=self.record.explanation if self.record.params.explain else None,
         )
 
     def _end_unread(self) -> None:

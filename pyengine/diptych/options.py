@@ -57,14 +57,14 @@ def resolve_config(config: EngineConfig, model: ModelInfo) -> EngineConfig:
     """`config` with everything automatic decided, but for `device` and `dtype`, which the worker knows better."""
     chosen: dict[str, Any] = {
         "max_model_len": model.max_model_len,
-        "max_batched_tokens": config.max_batched_tokens or default_batched_tokens(_likely_device(config)),
+        "max_batched_tokens": config.max_batched_tokens or default_batched_tokens(likely_device(config)),
         "threads": config.threads or min(available_cpus(), MAX_THREADS),
     }
     if config.worker in SCRIPTED:
         # A hash of the prefix knows nothing of batches.
         chosen["exact"] = True
     else:
-        kernels, why = choose_kernels(config, _likely_device(config), Path(model.folder))
+        kernels, why = choose_kernels(config, likely_device(config), Path(model.folder))
         if kernels == "reference" and (asked := native_only(config)):
             raise ConfigError(
                 [f"{setting} needs the native kernels, which do not serve here: {why}" for setting in asked]
@@ -115,7 +115,9 @@ def engine_options(config: EngineConfig, model: ModelInfo, environ: Mapping[str,
             "prefix_cache": config.prefix_cache,
             "overlap_depth": config.overlap,
             **_step_time(config),
+            "kv_events": config.kv_events,
         },
+        "event_log": _event_log(config),
         "model_folder": model.folder,
         "vocabulary": model.vocabulary,
         "eos_ids": model.eos_ids,
@@ -127,12 +129,18 @@ def _step_time(config: EngineConfig) -> dict[str, int]:
     found = {}
     if config.target_itl_ms is not None:
         found["target_itl_ns"] = nanoseconds(config.target_itl_ms)
-    if _likely_device(config) == "cuda":
+    if likely_device(config) == "cuda":
         found["prefill_tile"] = GPU_TILE
     return found
 
 
-def _likely_device(config: EngineConfig) -> str:
+def _event_log(config: EngineConfig) -> dict[str, Any] | None:
+    if config.event_log is None:
+        return None
+    return {"path": os.path.abspath(config.event_log), "bytes": config.event_log_bytes}
+
+
+def likely_device(config: EngineConfig) -> str:
     """The device a worker will choose, told without torch: by whether NVIDIA's driver is loaded."""
     if config.device != "auto" or config.worker in SCRIPTED:
         return config.device
@@ -146,7 +154,7 @@ def start_problems(config: EngineConfig) -> list[str]:
     found = config_problems(config)
     if config.worker in ("process", "scripted") and not (config.worker_python or sys.executable):
         found.append("sys.executable is empty here: set worker_python to a Python interpreter that has diptych")
-    if config.memory_utilization is not None and _likely_device(config) != "cuda":
+    if config.memory_utilization is not None and likely_device(config) != "cuda":
         found.append("memory_utilization counts the memory of a CUDA device and there is none: give kv_cache_bytes")
     return found
 

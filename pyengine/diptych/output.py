@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from diptych.explanation import Explanation
+
 FinishReason = Literal["stop", "length", "timeout"]
 
 
@@ -30,13 +32,15 @@ class Timings(msgspec.Struct, frozen=True):
 class Output(msgspec.Struct, frozen=True):
     """One step of a stream. `text` and `token_ids` are what is new since the last one.
 
-    The first output of a request has `accepted` set, no text, and `prompt_tokens` (`prompt_ids` if asked for). The last
-    one has `finish_reason`, `usage` and `timings`; `stop_reason` is the stop string or stop token id that ended it.
+    The first output of a request has `accepted` set, no text, its number `request` (see `AsyncEngine.explain`) and
+    `prompt_tokens` (`prompt_ids` if asked for). The last one has `finish_reason`, `usage`, `timings` and, if asked for,
+    `explanation`; `stop_reason` is the stop string or stop token id that ended it.
     """
 
     text: str = ""
     token_ids: list[int] = []  # msgspec copies empty defaults
     accepted: bool = False
+    request: int | None = None
     prompt_tokens: int | None = None
     prompt_ids: list[int] | None = None
     finish_reason: FinishReason | None = None
@@ -44,6 +48,7 @@ class Output(msgspec.Struct, frozen=True):
     usage: Usage | None = None
     timings: Timings | None = None
     preemptions: int = 0
+    explanation: Explanation | None = None
 
 
 class Completion(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `cache_salt`: at most 512 bytes; cached prefixes are shared only between requests with the same salt.
       `cache_ttl`: seconds after its last use for which this request's prefix can be found; None until it is evicted.
       `cache_retention`: 0..3, a higher class is evicted later. What others use too is kept as the most of them ask.
+    - `explain`: the last output says why the request went as it did.
     """
 
     max_tokens: int | None = 16
@@ -62,6 +63,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_salt: str = ""
     cache_ttl: float | None = None
     cache_retention: int = 0
+    explain: bool = False
 
     def validate(self, vocabulary: int | None = None) -> None:
         """Raise one `InvalidParameterError` that lists every problem; with `vocabulary`, token ids must be below it."""
@@ -163,8 +165,11 @@ def nanoseconds(milliseconds: float) -> int:
     return round(milliseconds * 1_000_000)
 
 
-def params_json(params: SamplingParams, *, add_special_tokens: bool) -> bytes:
-    """The request's settings as the core reads them, every key present but that of a target which is not set."""
+def params_json(params: SamplingParams, *, add_special_tokens: bool, explain: bool = False) -> bytes:
+    """The request's settings as the core reads them, every key present but that of a target which is not set.
+
+    `explain`: whatever `params` say of it.
+    """
     content = msgspec.structs.asdict(params)
     content["logit_bias"] = sorted(params.logit_bias.items())
     content["stop"] = list(params.stop)
@@ -173,4 +178,5 @@ def params_json(params: SamplingParams, *, add_special_tokens: bool) -> bytes:
     target = content.pop("target_itl_ms")
     if target is not None:
         content["target_itl_ns"] = nanoseconds(target)
+    content["explain"] = params.explain or explain
     return msgspec.json.encode(content)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from diptych.explanation import Explanation, read_explanation
 from diptych.output import Timings
 from diptych.params import SamplingParams
 
@@ -32,6 +33,7 @@ class RequestRecord:
     preemptions: int = 0
     events: list[tuple[int, str]] = field(default_factory=list)
     error: BaseException | None = None
+    explanation: Explanation | None = None
 
     def saw(self, frame: Frame) -> None:
         if frame.accepted is not None:
@@ -41,6 +43,8 @@ class RequestRecord:
             if not self.first_token_ns:
                 self.first_token_ns = time.monotonic_ns()
             self.completion_tokens += len(frame.token_ids)
+        if frame.explanation is not None:
+            self.explanation = read_explanation(frame.explanation)
         end = frame.finished or frame.failure
         if end is not None:
             self.timings = Timings(*end.timings)

@@ -58,6 +58,14 @@ class Backlog(msgspec.Struct, frozen=True):
     tokens: int
 
 
+class EventLogStats(msgspec.Struct, frozen=True):
+    """How far the event log has come; `ended` says why nothing more is written, if so."""
+
+    path: str
+    records: int
+    ended: str | None
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Counters since the engine's start, and its state now. Histograms in seconds, prefix cache counts in tokens.
 
@@ -97,6 +105,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     tokens_waiting: int = 0
     waiting_by_priority: dict[int, Backlog] = {}
     requests_expired: dict[str, int] = {}
+    event_log: EventLogStats | None = None
 
     @property
     def kv_cache_usage_ratio(self) -> float:

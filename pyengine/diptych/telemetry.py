@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 from diptych.errors import DiptychError, OverloadedError, RequestError
+from diptych.explanation import Explanation
 from diptych.output import Timings
 from diptych.params import SamplingParams
 from diptych.record import RequestRecord
@@ -76,8 +78,12 @@ def _fill(span: Span, record: RequestRecord) -> None:
     span.set_attributes(request_attributes(record.operation, record.model, record.params))
     span.set_attributes(dict(_response_attributes(record)))
     offset = _wall_offset_ns()
-    for moment, name in sorted(_events(record)):
-        span.add_event(name, timestamp=offset + moment)
+    events: list[tuple[int, str, dict[str, Any]]] = [(moment, name, {}) for moment, name in sorted(_events(record))]
+    if record.explanation is not None:
+        span.set_attributes(dict(explanation_attributes(record.explanation)))
+        events += [(moment, "diptych.decision", told) for moment, told in _decisions(record.explanation)]
+    for moment, name, attributes in sorted(events, key=lambda event: event[0]):
+        span.add_event(name, attributes, timestamp=offset + moment)
     _set_status(span, record.error)
 
 
@@ -133,6 +139,30 @@ def _response_attributes(record: RequestRecord) -> Iterator[tuple[str, Any]]:
     }.items():
         if begin and end:
             yield name, max(end - begin, 0) / 1e9
+
+
+def explanation_attributes(explanation: Explanation) -> Iterator[tuple[str, Any]]:
+    """What each limit cost, in seconds and steps, and where the match with the prefix cache ended."""
+    for wait in explanation.waits:
+        yield f"diptych.wait.{wait.reason}", wait.ns / 1e9
+        yield f"diptych.wait_steps.{wait.reason}", wait.steps
+    if (lookup := explanation.cache) is not None:
+        yield "diptych.cache.match_end", lookup.end.reason
+        if lookup.end.position is not None:
+            yield "diptych.cache.match_end_position", lookup.end.position
+        if lookup.end.ago_ns is not None:
+            yield "diptych.cache.lost_ago", lookup.end.ago_ns / 1e9
+    for chunks in explanation.chunks:
+        yield f"diptych.chunks.{chunks.limit}", chunks.chunks
+    for preemptions in explanation.preemptions:
+        yield f"diptych.preempted_by.{preemptions.cause}", preemptions.count
+
+
+def _decisions(explanation: Explanation) -> Iterator[tuple[int, dict[str, Any]]]:
+    for decision in explanation.decisions:
+        told = {name: value for name, value in msgspec.structs.asdict(decision).items() if value is not None}
+        moment = told.pop("at")
+        yield moment, {f"diptych.{name}": value for name, value in told.items()}
 
 
 def moments(record: RequestRecord) -> Timings:

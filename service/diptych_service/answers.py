@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from diptych import Output, Usage
+from diptych import Explanation, Output, Usage
 from diptych_service.chunks import Identity, total_usage
 
 
@@ -40,6 +40,11 @@ class Answer:
         assert self._last is not None and self._last.usage is not None
         return self._last.usage
 
+    @property
+    def explanation(self) -> Explanation | None:
+        """Why the request went as it did, where the client asked for that."""
+        return None if self._last is None else self._last.explanation
+
     def choice(self, index: int, *, token_ids: bool) -> dict[str, Any]:
         """What both endpoints say about a choice, beside its text."""
         assert self._last is not None
@@ -72,6 +77,11 @@ def chat_body(identity: Identity, answers: list[Answer], *, token_ids: bool) -> 
     return _body(identity, "chat.completion", [choice], answers, extra)
 
 
+def explanations_of(answers: list[Answer]) -> list[Explanation]:
+    told = [answer.explanation for answer in answers]
+    return [explanation for explanation in told if explanation is not None]
+
+
 def _body(
     identity: Identity,
     object_name: str,
@@ -85,7 +95,7 @@ def _body(
         "created": identity.created,
         "model": identity.model,
         "choices": choices,
-        "usage": total_usage([answer.usage for answer in answers]),
+        "usage": total_usage([answer.usage for answer in answers], explanations_of(answers)),
         **(extra or {}),
     }
     return msgspec.json.encode(body)

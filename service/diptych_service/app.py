@@ -9,9 +9,10 @@ from diptych.errors import EngineClosedError
 from diptych_service.config import ServiceConfig
 from diptych_service.errors import not_ready
 from diptych_service.generation import Generation
+from diptych_service.kv_events import KvEventsApi
 from diptych_service.lifecycle import LIFECYCLE, Lifecycle
 from diptych_service.metrics import registry_for
-from diptych_service.middleware import add_headers, answer_errors, refuse_while_draining, require_key
+from diptych_service.middleware import KV_EVENTS_PATH, add_headers, answer_errors, refuse_while_draining, require_key
 from diptych_service.protocol import expect_handler
 from diptych_service.stall import STALL_WATCH, StallWatch, stall_watch_context
 from diptych_service.status import StatusApi
@@ -62,4 +63,6 @@ def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.
             web.get("/metrics", status.metrics),
         ]
     )
+    if config.kv_events_keys:
+        app.add_routes([web.get(KV_EVENTS_PATH, KvEventsApi(engine, config.kv_events_keys).events)])
     return app

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from diptych import Output, Usage
+from diptych import Explanation, Output, Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
@@ -47,11 +47,12 @@ def usage_of(prompt: int, completion: int, cached: int | None) -> dict[str, Any]
     return usage
 
 
-def total_usage(usages: list[Usage]) -> dict[str, Any]:
-    """Over all prompts of a request."""
+def total_usage(usages: list[Usage], explanations: list[Explanation] | None = None) -> dict[str, Any]:
+    """Over all prompts of a request; explanations, one a prompt, where the client asked for them."""
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
-    return usage_of(prompt, completion, sum(usage.cached_tokens for usage in usages))
+    total = usage_of(prompt, completion, sum(usage.cached_tokens for usage in usages))
+    return {**total, "explanations": explanations} if explanations else total
 
 
 def text_json(text: str) -> bytes:
@@ -70,7 +71,7 @@ def string_or_number(value: str | int) -> bytes:
 class ChoiceState:
     """What is known about one choice while it streams."""
 
-    __slots__ = ("completion_tokens", "pending_ids", "prompt_ids", "prompt_tokens", "usage")
+    __slots__ = ("completion_tokens", "explanation", "pending_ids", "prompt_ids", "prompt_tokens", "usage")
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
@@ -78,6 +79,7 @@ class ChoiceState:
         self.pending_ids: list[int] = []
         self.prompt_ids: list[int] | None = None
         self.usage: Usage | None = None
+        self.explanation: Explanation | None = None
 
 
 class Chunks(ABC):
@@ -125,7 +127,9 @@ class Chunks(ABC):
         """The chunk with the usage, if the client asked for it, and the terminator."""
         if not self._view.include_usage:
             return DONE
-        return self._start + b',"choices":[],"usage":' + _encode(total_usage(self.usages())) + b"}\n\n" + DONE
+        explanations = [choice.explanation for choice in self.choices if choice.explanation is not None]
+        usage = _encode(total_usage(self.usages(), explanations))
+        return self._start + b',"choices":[],"usage":' + usage + b"}\n\n" + DONE
 
     def _accept(self, choice: ChoiceState, output: Output) -> None:
         choice.prompt_tokens = output.prompt_tokens or 0
@@ -140,6 +144,7 @@ class Chunks(ABC):
         if output.finish_reason is None:
             return self._chunk(index, self._text(output.text), _UNFINISHED) if output.text else b""
         choice.usage = output.usage
+        choice.explanation = output.explanation
         self._num_finished += 1
         finish = b'"finish_reason":%b,"stop_reason":%b' % (
             _encode(output.finish_reason),

@@ -1,4 +1,4 @@
-"""What `diptych serve | pull | quantize | simulate | version` do."""
+"""What `diptych serve | pull | quantize | replay | simulate | version` do."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from aiohttp.web import RequestPayloadError
 from diptych import AsyncEngine, hub
 from diptych.config_sources import FILE_VARIABLE
 from diptych.errors import DiptychError
+from diptych.replay import replay_log
 from diptych.versions import versions
 from diptych_service import otel, server, settings, simulate
-from diptych_service.config import LOG_LEVELS
+from diptych_service.config import LOG_LEVELS, SECRET_FIELDS
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -42,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="diptych", description="LLM inference behind an OpenAI-compatible API.")
-    commands = parser.add_subparsers(required=True, metavar="serve | pull | quantize | simulate | version")
+    names = "serve | pull | quantize | replay | simulate | version"
+    commands = parser.add_subparsers(required=True, metavar=names)
     serve = commands.add_parser("serve", help="serve a model over HTTP")
     serve.add_argument("--config", type=Path, metavar="FILE", help="TOML file with [engine] and [service]")
     serve.add_argument("--print-config", action="store_true", help="print the settings in force as TOML, and end")
@@ -58,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     quantize.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="new folder, for serve --model")
     quantize.add_argument("--revision", default=None, help="branch, tag or commit of a Hugging Face repository")
     quantize.set_defaults(run=_quantize)
+    replay = commands.add_parser("replay", help="run an event log again and compare every plan")
+    replay.add_argument("file", type=Path, metavar="FILE", help="written by a service or engine with --event-log")
+    replay.set_defaults(run=_replay)
     simulate.add_parser(commands)
     version = commands.add_parser("version", help="print the versions of what is installed")
     version.set_defaults(run=_version)
@@ -82,7 +87,8 @@ def _run_service(options: argparse.Namespace) -> int:
         return 0
     logging.getLogger().setLevel(LOG_LEVELS[chosen.service.log_level])
     # What the worker does not need it does not inherit.
-    os.environ.pop("DIPTYCH_API_KEYS", None)
+    for name in SECRET_FIELDS:
+        os.environ.pop(f"DIPTYCH_{name.upper()}", None)
     flush = otel.set_up(os.environ)
     try:
         return server.run(chosen, _announce)
@@ -100,6 +106,17 @@ def _quantize(options: argparse.Namespace) -> int:
     _log_to_stderr(logging.INFO)
     print(hub.quantize(options.model, options.to, options.output, revision=options.revision))
     return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    """0 if every plan is the same, 1 if one differs or the log cannot be replayed."""
+    try:
+        report = replay_log(options.file)
+    except (OSError, ValueError) as error:
+        print(f"diptych: {options.file}: {error}", file=sys.stderr)
+        return 1
+    print(report.text)
+    return 0 if report.identical else 1
 
 
 def _version(_options: argparse.Namespace) -> int:

@@ -33,6 +33,10 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_body_bytes: Annotated[
         int, Meta(description="largest request body, after decompression; the default holds 1,024 prompts of 2,000 ids")
     ] = 16 * 1024 * 1024
+    kv_events_keys: Annotated[
+        tuple[str, ...],
+        Meta(description="keys for /v1/kv_events, which tells all prompts that are cached; none: not served"),
+    ] = ()
     log_level: Annotated[str, Meta(description="debug, info, warning or error")] = "info"
 
     def __post_init__(self) -> None:
@@ -41,8 +45,9 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             problems.append("host is empty: give an address, for example 127.0.0.1")
         if not 0 <= self.port <= 65_535:
             problems.append(f"port is {self.port}: it must be within 0..65535")
-        if any(not key or key != key.strip() or not key.isascii() for key in self.api_keys):
-            problems.append("api_keys holds an empty key, or one with spaces at its ends or characters beyond ASCII")
+        for name, keys in (("api_keys", self.api_keys), ("kv_events_keys", self.kv_events_keys)):
+            if any(not key or key != key.strip() or not key.isascii() for key in keys):
+                problems.append(f"{name} holds an empty key, or one with spaces at its ends or characters beyond ASCII")
         if self.served_model_name is not None and not self.served_model_name.strip():
             problems.append("served_model_name is empty: leave it out, or give a name")
         for name, value in (("write_timeout", self.write_timeout), ("drain_timeout", self.drain_timeout)):
@@ -62,4 +67,4 @@ LOG_LEVELS = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-SECRET_FIELDS = frozenset({"api_keys"})
+SECRET_FIELDS = frozenset({"api_keys", "kv_events_keys"})

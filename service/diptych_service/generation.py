@@ -33,6 +33,7 @@ Source = AsyncGenerator[Output, None]
 
 # Completions without max_tokens get this many, as in the OpenAI API; chat gets what the context leaves.
 COMPLETION_MAX_TOKENS = 16
+EXPLAIN_HEADER = "x-diptych-explain"
 
 
 class Endpoint(NamedTuple):
@@ -59,8 +60,8 @@ class Generation:
         body, ignored, arrived = await self._read(request, CompletionRequest, COMPLETION_FIELDS)
         prompts = await prompts_of(body.prompt)
         max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        caller = caller_of(request, ignored)
-        params = sampling_params(body, self._engine.model.default_sampling, max_tokens, caller)
+        caller, explain = caller_of(request, ignored), wants_explanation(request)
+        params = sampling_params(body, self._engine.model.default_sampling, max_tokens, caller, explain=explain)
         span = tracing.span_for_sources(request, len(prompts))
         sources = [
             self._engine.generate(
@@ -81,8 +82,9 @@ class Generation:
             message = "add_generation_prompt and continue_final_message exclude each other."
             raise BadRequest(message, param="continue_final_message", code="invalid_parameter")
         continues = bool(body.continue_final_message)
-        caller = caller_of(request, ignored)
-        params = sampling_params(body, self._engine.model.default_sampling, chat_max_tokens(body), caller)
+        caller, explain = caller_of(request, ignored), wants_explanation(request)
+        most = chat_max_tokens(body)
+        params = sampling_params(body, self._engine.model.default_sampling, most, caller, explain=explain)
         source = self._engine.chat(
             messages,
             params,
@@ -149,6 +151,17 @@ def chat_max_tokens(body: ChatRequest) -> int | None:
         message = f"max_completion_tokens={str(chosen)[:40]}: expected a number from 1 to {2**31 - 1}"
         raise BadRequest(message, param="max_completion_tokens", code="invalid_parameter")
     return chosen
+
+
+def wants_explanation(request: web.Request) -> bool:
+    """Whether the client asks, by a header, that `usage` says why its request went as it did."""
+    asked = request.headers.get(EXPLAIN_HEADER, "0").strip().lower()
+    if asked in ("1", "true"):
+        return True
+    if asked in ("0", "false"):
+        return False
+    message = f"{EXPLAIN_HEADER}: {asked[:40]!r} is neither 1 nor 0."
+    raise BadRequest(message, param=EXPLAIN_HEADER, code="invalid_parameter")
 
 
 def stream_view(body: SamplingFields) -> StreamView:

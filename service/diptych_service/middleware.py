@@ -17,6 +17,7 @@ from diptych_service.protocol import SERVER_NAME
 from diptych_service.tenants import API_KEY, ApiKey, name_of_key
 from diptych_service.tracing import OPERATIONS, response_headers
 
+KV_EVENTS_PATH = "/v1/kv_events"
 _REQUEST_ID = web.RequestKey("request_id", str)
 _PRINTABLE = re.compile(r"[\x21-\x7e]{1,256}")
 
@@ -54,19 +55,30 @@ def require_key(api_keys: Sequence[str]) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if hashes and request.path.startswith("/v1/"):
+        # Its own keys, and not these, open the events of the cache.
+        if hashes and request.path.startswith("/v1/") and request.path != KV_EVENTS_PATH:
             key = _key_of(request, hashes)
             if key is None:
-                raise ApiError(
-                    401,
-                    "A valid API key is required: send it as 'Authorization: Bearer KEY'.",
-                    code="invalid_api_key",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
+                raise _no_key()
             request[API_KEY] = key
         return await handler(request)
 
     return check
+
+
+def check_key(request: web.Request, keys: Sequence[str]) -> None:
+    """Raises unless the request bears one of the keys."""
+    if _key_of(request, [hashlib.sha256(key.encode()).digest() for key in keys]) is None:
+        raise _no_key()
+
+
+def _no_key() -> ApiError:
+    return ApiError(
+        401,
+        "A valid API key is required: send it as 'Authorization: Bearer KEY'.",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
 
 
 def _key_of(request: web.Request, hashes: Sequence[bytes]) -> ApiKey | None:

@@ -34,7 +34,12 @@ _SAME = (
 
 
 def sampling_params(
-    request: SamplingFields, defaults: Mapping[str, Any], max_tokens: int | None, caller: Caller = ANYBODY
+    request: SamplingFields,
+    defaults: Mapping[str, Any],
+    max_tokens: int | None,
+    caller: Caller = ANYBODY,
+    *,
+    explain: bool = False,
 ) -> SamplingParams:
     """Parameters of a request over the model's own defaults; not validated yet."""
     chosen: dict[str, Any] = dict(defaults)
@@ -50,6 +55,7 @@ def sampling_params(
         chosen["logit_bias"] = _token_keys(request.logit_bias)
     chosen["cache_salt"] = _salt(request.cache_salt or "", caller.key_number)
     chosen["return_prompt_ids"] = bool(request.return_token_ids)
+    chosen["explain"] = explain
     return SamplingParams(**chosen)
 
 

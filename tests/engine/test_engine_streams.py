@@ -57,7 +57,7 @@ async def submitted() -> None:
 async def test_a_stream_is_acceptance_then_deltas_then_the_end(engine: AsyncEngine) -> None:
     core().on_submit = answer_soon
     outputs = await collect(engine)
-    assert outputs[0] == Output(accepted=True, prompt_tokens=3)
+    assert outputs[0] == Output(accepted=True, request=0, prompt_tokens=3)
     assert "".join(output.text for output in outputs) == "ab"
     assert [token for output in outputs for token in output.token_ids] == [5, 6]
     last = outputs[-1]

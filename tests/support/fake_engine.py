@@ -70,6 +70,7 @@ class Frame:
     token_ids: list[int] = field(default_factory=list)
     finished: Finished | None = None
     failure: Failure | None = None
+    explanation: str | None = None
 
 
 class FrameQueue:

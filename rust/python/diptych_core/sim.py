@@ -1,5 +1,23 @@
-"""The core under virtual time: simulations, and the field's other schedulers beside it."""
+"""The core under virtual time, beside the field's other schedulers; the core by itself; replays of event logs."""
 
-from diptych_core._native import SimulationError, SimulationReport, demo_batching, simulate, simulate_suite
+from diptych_core._native import (
+    Core,
+    Plan,
+    SimulationError,
+    SimulationReport,
+    demo_batching,
+    replay,
+    simulate,
+    simulate_suite,
+)
 
-__all__ = ["SimulationError", "SimulationReport", "demo_batching", "simulate", "simulate_suite"]
+__all__ = [
+    "Core",
+    "Plan",
+    "SimulationError",
+    "SimulationReport",
+    "demo_batching",
+    "replay",
+    "simulate",
+    "simulate_suite",
+]

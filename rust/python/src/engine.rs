@@ -94,6 +94,32 @@ impl Engine {
         Ok(PyBytes::new(py, &json))
     }
 
+    fn explain<'py>(&self, py: Python<'py>, request: u64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let explanation = py
+            .detach(|| self.0.explain_json(request))
+            .map_err(|error| errors::engine(py, &error))?;
+        Ok(explanation.map(|json| PyBytes::new(py, &json)))
+    }
+
+    fn kv_events<'py>(
+        &self,
+        py: Python<'py>,
+        start: u64,
+        limit: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let events = py
+            .detach(|| self.0.kv_events_json(start, limit))
+            .map_err(|error| errors::engine(py, &error))?;
+        Ok(PyBytes::new(py, &events))
+    }
+
+    fn kv_snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let snapshot = py
+            .detach(|| self.0.kv_snapshot_json())
+            .map_err(|error| errors::engine(py, &error))?;
+        Ok(PyBytes::new(py, &snapshot))
+    }
+
     fn worker_pid(&self) -> Option<u32> {
         self.0.worker_pid()
     }

@@ -1,5 +1,6 @@
 //! What a request's owner receives, as frozen Python objects.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use runtime::Done;
 
@@ -25,6 +26,8 @@ pub(crate) struct Frame {
     token_ids: Vec<u32>,
     finished: Option<Py<Finished>>,
     failure: Option<Py<Failure>>,
+    /// JSON.
+    explanation: Option<String>,
 }
 
 impl Frame {
@@ -44,6 +47,11 @@ impl Frame {
             token_ids: frame.token_ids,
             finished,
             failure,
+            explanation: frame
+                .explanation
+                .map(|told| serde_json::to_string(&told))
+                .transpose()
+                .map_err(|error| PyValueError::new_err(error.to_string()))?,
         })
     }
 }

@@ -43,6 +43,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker::Control>()?;
     module.add_class::<array::Array>()?;
     module.add_function(wrap_pyfunction!(worker::run_scripted, module)?)?;
+    module.add_class::<sim::Core>()?;
+    module.add_class::<sim::Plan>()?;
+    module.add_function(wrap_pyfunction!(sim::replay, module)?)?;
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<text::ChatTemplate>()?;
     module.add_class::<text::TextStream>()?;

@@ -1,5 +1,7 @@
 //! What a caller gets back about its requests.
 
+use diptych_core::explanation::Explanation;
+
 /// Everything that happened to one request since the last drain, merged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Frame {
@@ -13,6 +15,8 @@ pub struct Frame {
     pub token_ids: Vec<u32>,
     /// Set once, in the request's last frame.
     pub done: Option<Done>,
+    /// Why it went as it did: with `done`, if that was asked for and the core has had the request.
+    pub explanation: Option<Box<Explanation>>,
 }
 
 /// The core has taken a request.

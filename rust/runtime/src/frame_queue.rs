@@ -87,4 +87,5 @@ fn merge(waiting: &mut Frame, next: Frame) {
     waiting.text.push_str(&next.text);
     waiting.token_ids.extend_from_slice(&next.token_ids);
     waiting.done = next.done;
+    waiting.explanation = waiting.explanation.take().or(next.explanation);
 }

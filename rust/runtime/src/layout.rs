@@ -324,6 +324,7 @@ mod tests {
             admission: crate::options::AdmissionPolicy::default(),
             eviction: crate::options::EvictionPolicy::default(),
             cache_ttl: None,
+            kv_events: 0,
         }
     }
 

@@ -34,5 +34,7 @@ pub use crate::frame::{
     Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings,
 };
 pub use crate::frame_queue::FrameQueue;
-pub use crate::options::{EngineOptions, Limits, Prompt, TestFaults, WorkerKind, WorkerOptions};
+pub use crate::options::{
+    EngineOptions, EventLogOptions, Limits, Prompt, TestFaults, WorkerKind, WorkerOptions,
+};
 pub use crate::os::now_ns;

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use diptych_core::explanation::Explanation;
+use diptych_core::kv_events::KvEventsError;
 use diptych_core::{Event, Request};
 use diptych_text::TextStream;
 use serde_json::{Map, Value};
 
 use crate::control::HostMessage;
+use crate::engine::questions::{KvStored, KvTold};
 use crate::frame::{Failure, FailureKind, Timings};
 use crate::shared::{Open, Slot};
 
@@ -20,6 +23,15 @@ pub(crate) enum Command {
     Acks(Vec<(u64, u32, Option<u32>)>),
     /// Ask the worker and put the answer into the slot.
     Ask(HostMessage, Arc<Slot<Vec<u8>>>),
+    /// Why a request goes or went as it did.
+    Explain(u64, Arc<Slot<Option<Explanation>>>),
+    /// At most so many KV events from a number on.
+    KvEvents {
+        from: u64,
+        limit: usize,
+        slot: Arc<Slot<Result<KvTold, KvEventsError>>>,
+    },
+    KvSnapshot(Arc<Slot<KvStored>>),
     Close {
         limit: Duration,
     },
@@ -42,6 +54,8 @@ pub(crate) enum TextMessage {
     /// What the core said at time `now`.
     Events {
         events: Vec<Event>,
+        /// Of requests that ended and whose owners want to know why they went as they did.
+        explanations: Vec<Explanation>,
         now: u64,
     },
     /// A request cannot go on.

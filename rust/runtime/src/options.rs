@@ -25,9 +25,22 @@ pub struct EngineOptions {
     pub vocabulary: u32,
     /// Ids that end a sequence.
     pub eos_ids: Vec<u32>,
+    /// Where everything that goes into the core is written down, if anywhere.
+    #[serde(default)]
+    pub event_log: Option<EventLogOptions>,
     /// Deliberate faults of the host side, for tests.
     #[serde(default)]
     pub test_faults: TestFaults,
+}
+
+/// A file with all inputs of the core, prompts and outputs among them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventLogOptions {
+    /// The file; one that is there becomes `FILE.1`.
+    pub path: std::path::PathBuf,
+    /// Most bytes that are written.
+    pub bytes: u64,
 }
 
 /// Deliberate faults, for tests only.
@@ -144,6 +157,9 @@ pub struct Limits {
     /// cached can be found.
     #[serde(default)]
     pub cache_ttl: Option<f64>,
+    /// KV events kept for readers; 0 is off.
+    #[serde(default)]
+    pub kv_events: u32,
 }
 
 /// See [`diptych_core::Admission`].

@@ -54,6 +54,9 @@ pub(crate) struct Params {
     /// Seconds after its last use for which its cached prefix can be found.
     pub(crate) cache_ttl: Option<f64>,
     pub(crate) cache_retention: u8,
+    /// Whether the last frame says why the request went as it did.
+    #[serde(default)]
+    pub(crate) explain: bool,
 }
 
 /// Longest salt in bytes, and the longest time to live in seconds: a year.

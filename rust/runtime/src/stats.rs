@@ -7,6 +7,7 @@ use diptych_core::latency::{LatencyModel, StepKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::engine::EventLogStatus;
 use crate::frame::{Done, Timings};
 
 /// Bounds of `time_to_first_token` in seconds.
@@ -206,6 +207,7 @@ pub(crate) struct Snapshot {
     pub(crate) worker_pid: Option<u32>,
     pub(crate) last_restart: Option<Restart>,
     pub(crate) last_worker_error: Option<String>,
+    pub(crate) event_log: Option<EventLogStatus>,
 }
 
 impl Snapshot {
@@ -266,6 +268,7 @@ pub(crate) fn to_json(
         "last_restart": snapshot.last_restart.map(Restart::to_json),
         "last_worker_error": snapshot.last_worker_error,
         "open_requests": open_requests,
+        "event_log": snapshot.event_log,
     });
     json.to_string().into_bytes()
 }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use diptych_core::Core;
-
 use crate::engine::thread::EngineThread;
 use crate::frame::FailureKind;
 use crate::messages::{Problem, Submission, TextMessage};
@@ -38,7 +36,7 @@ impl EngineThread {
 
     /// Until something will be too late.
     pub(super) fn until_late(&self) -> Option<Duration> {
-        let core = self.core.as_ref().and_then(Core::next_deadline);
+        let core = self.core.as_ref().and_then(|core| core.next_deadline());
         let early = self.early.iter().flat_map(|submission| {
             let request = &submission.request;
             [request.deadline, request.first_token_deadline]

@@ -1,8 +1,11 @@
 //! The engine's face: everything here may be called from any thread.
 
+mod event_log;
 mod lateness;
 mod link;
+mod logged_core;
 mod poison;
+pub(crate) mod questions;
 mod refusal;
 mod supervisor;
 mod thread;
@@ -20,6 +23,8 @@ use diptych_core::{Core, CoreConfig};
 use diptych_text::{ChatTemplate, TextError, Tokenizer};
 
 use crate::control::HostMessage;
+use crate::engine::event_log::EventLog;
+pub(crate) use crate::engine::event_log::EventLogStatus;
 use crate::engine::thread::EngineThread;
 use crate::frame::FailureKind;
 use crate::layout::Capacities;
@@ -92,13 +97,15 @@ impl Engine {
         let capacities = Capacities::new(&options.limits, options.vocabulary)?;
         let core_config = core_config(&options, capacities)?;
         let texts = texts(&options)?;
+        let event_log = options.event_log.as_ref().map(EventLog::create);
+        let event_log = event_log.transpose()?;
         let is_inline = options.worker.kind == WorkerKind::Inline;
         let shared = Arc::new(Shared::new(options, texts)?);
         let inline = Arc::new(Mutex::new(None));
         let started = Arc::new(Slot::new());
         let thread = EngineThread::new(
             Arc::clone(&shared),
-            core_config,
+            (core_config, event_log),
             capacities,
             Arc::clone(&inline),
             Arc::clone(&started),
@@ -235,8 +242,44 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Closed`] if no worker runs or it ends meanwhile.
     pub fn worker_stats(&self) -> Result<Vec<u8>, EngineError> {
+        self.ask(|slot| Command::Ask(HostMessage::Stats, slot))
+    }
+
+    /// Why a request goes or went as it did, as a JSON object; `None` for one that the core has never had or has forgotten since it ended.
+    /// Waits for the engine thread, which answers while a step runs.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`], [`EngineError::Forked`].
+    pub fn explain_json(&self, request: u64) -> Result<Option<Vec<u8>>, EngineError> {
+        let explanation = self.ask(|slot| Command::Explain(request, slot))?;
+        Ok(explanation.map(|explanation| to_json(&explanation)))
+    }
+
+    /// At most `limit` KV events from number `from` on, as a JSON object with `core`, `next` and `events`. The numbers begin again with
+    /// another `core`, after a panic of the one before.
+    ///
+    /// # Errors
+    /// [`EngineError::InvalidRequest`] if they are not kept, [`EngineError::Closed`], [`EngineError::Forked`].
+    pub fn kv_events_json(&self, from: u64, limit: usize) -> Result<Vec<u8>, EngineError> {
+        let told = self.ask(|slot| Command::KvEvents { from, limit, slot })?;
+        told.map(|told| to_json(&told))
+            .map_err(|error| EngineError::InvalidRequest(error.to_string()))
+    }
+
+    /// Every block that a prefix lookup can find, as a JSON object with `core`, `next` (the number of the next event) and `blocks`.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`], [`EngineError::Forked`].
+    pub fn kv_snapshot_json(&self) -> Result<Vec<u8>, EngineError> {
+        Ok(to_json(&self.ask(Command::KvSnapshot)?))
+    }
+
+    fn ask<T: Clone>(
+        &self,
+        question: impl FnOnce(Arc<Slot<T>>) -> Command,
+    ) -> Result<T, EngineError> {
         let slot = Arc::new(Slot::new());
-        let question = Command::Ask(HostMessage::Stats, Arc::clone(&slot));
+        let question = question(Arc::clone(&slot));
         if self.shared()?.commands.push(question).is_err() {
             return Err(EngineError::Closed("the engine"));
         }
@@ -333,6 +376,10 @@ fn closed() -> Problem {
     Problem::new(FailureKind::EngineClosed, "the engine was closed")
 }
 
+fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("numbers, names and lists are JSON")
+}
+
 fn statistics(shared: &Shared) -> Vec<u8> {
     let snapshot = lock(&shared.snapshot).clone();
     let statistics = lock(&shared.statistics).clone();
@@ -373,7 +420,7 @@ fn core_config(options: &EngineOptions, capacities: Capacities) -> Result<CoreCo
         vocabulary: options.vocabulary,
         hash: HashMode::Keyed(RandomState::new().hash_one("prefix index")),
         eviction: limits.eviction()?,
-        kv_events: 0,
+        kv_events: limits.kv_events,
         admission: limits.admission(),
     };
     Core::new(config.clone(), 1)

@@ -27,7 +27,7 @@ impl EngineThread {
             self.epoch += 1;
         }
         if self.supervisor.num_blocks().is_some() {
-            match Core::new(self.core_config.clone(), self.epoch) {
+            match self.new_core() {
                 Ok(core) => self.core = Some(core),
                 Err(error) => self.unusable(&error),
             }

@@ -1,17 +1,18 @@
 //! The engine thread: commands in, plans out, results in, events out.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use diptych_core::{Core, CoreConfig, Error, Event, Handle, RowStatus, Stats, StepResult};
+use diptych_core::{CoreConfig, Error, Event, Handle, RowStatus, Stats, StepResult};
 
 use crate::EngineError;
 use crate::arena::Outcome;
-use crate::engine::poison::sum_counters;
+use crate::engine::event_log::EventLog;
+use crate::engine::logged_core::LoggedCore;
 use crate::engine::refusal::refusal;
 use crate::engine::supervisor::Supervisor;
 use crate::engine::worker_state::{Change, End};
@@ -20,17 +21,21 @@ use crate::layout::Capacities;
 use crate::messages::{AcceptedStream, Command, Problem, Submission, TextMessage};
 use crate::now_ns;
 use crate::os;
-use crate::shared::{Shared, Slot, lock};
-use crate::stats::StepModel;
+use crate::shared::{Shared, Slot};
 
 /// What the engine thread owns.
 pub(super) struct EngineThread {
     pub(super) shared: Arc<Shared>,
     pub(super) core_config: CoreConfig,
-    pub(super) core: Option<Core>,
+    pub(super) core: Option<LoggedCore>,
+    /// Cores built so far.
+    pub(super) cores: u64,
+    pub(super) event_log: Option<EventLog>,
     pub(super) epoch: u64,
     pub(super) supervisor: Supervisor,
-    live: HashMap<u64, Handle>,
+    pub(super) live: HashMap<u64, Handle>,
+    /// Those whose last frame says why they went as they did.
+    explained: HashSet<u64>,
     /// The request that the core is being given.
     pub(super) submitting: Option<u64>,
     /// Submissions that came before the number of blocks was known.
@@ -50,7 +55,7 @@ pub(super) struct EngineThread {
 impl EngineThread {
     pub(super) fn new(
         shared: Arc<Shared>,
-        core_config: CoreConfig,
+        (core_config, event_log): (CoreConfig, Option<EventLog>),
         capacities: Capacities,
         inline: Arc<Mutex<Option<OwnedFd>>>,
         started: Arc<Slot<()>>,
@@ -60,8 +65,11 @@ impl EngineThread {
             shared,
             core_config,
             core: None,
+            cores: 0,
+            event_log,
             epoch: 1,
             live: HashMap::new(),
+            explained: HashSet::new(),
             submitting: None,
             early: Vec::new(),
             commands: VecDeque::new(),
@@ -134,12 +142,15 @@ impl EngineThread {
             Command::Acks(acks) => {
                 for (request, checked, stop_at) in acks {
                     if let (Some(core), Some(handle)) = (&mut self.core, self.live.get(&request)) {
-                        let acknowledged = core.text_ack(*handle, checked, stop_at);
+                        let acknowledged = core.text_ack(*handle, (checked, stop_at), now_ns());
                         assert!(acknowledged.is_ok(), "request {request}: {acknowledged:?}");
                     }
                 }
             }
             Command::Ask(question, slot) => self.supervisor.ask(&question, slot),
+            Command::Explain(request, slot) => slot.give(Ok(self.explain(request))),
+            Command::KvEvents { from, limit, slot } => slot.give(self.kv_events(from, limit)),
+            Command::KvSnapshot(slot) => slot.give(self.kv_snapshot()),
             Command::Close { .. } => unreachable!("the turn ends with it"),
         }
     }
@@ -178,6 +189,9 @@ impl EngineThread {
         match submitted {
             Ok(handle) => {
                 self.live.insert(open.number, handle);
+                if open.params.explain {
+                    self.explained.insert(open.number);
+                }
                 let accepted = AcceptedStream {
                     open,
                     stream,
@@ -197,7 +211,7 @@ impl EngineThread {
             Change::Ready(ready) => {
                 if self.core.is_none() {
                     self.core_config.num_blocks = ready.num_blocks;
-                    match Core::new(self.core_config.clone(), self.epoch) {
+                    match self.new_core() {
                         Ok(core) => self.core = Some(core),
                         Err(error) => return self.unusable(&error),
                     }
@@ -224,7 +238,7 @@ impl EngineThread {
 
     fn worker_lost(&mut self) {
         if let Some(core) = &mut self.core {
-            let lost = core.worker_lost(self.epoch, false, now_ns());
+            let lost = core.worker_lost(self.epoch, now_ns());
             assert!(lost.is_ok(), "{lost:?}");
         }
         self.epoch += 1;
@@ -337,14 +351,19 @@ impl EngineThread {
         if self.events.is_empty() {
             return;
         }
+        let mut explanations = Vec::new();
         for event in &self.events {
             if let Event::Finished { submission, .. } = event {
                 self.live.remove(submission);
+                if self.explained.remove(submission) {
+                    explanations.extend(core.explain_ended(*submission));
+                }
             }
         }
         let events = std::mem::take(&mut self.events);
         self.say(TextMessage::Events {
             events,
+            explanations,
             now: now_ns(),
         });
     }
@@ -363,6 +382,7 @@ impl EngineThread {
         let early = std::mem::take(&mut self.early);
         let early = early.iter().map(|submission| submission.open.number);
         let live = std::mem::take(&mut self.live);
+        self.explained.clear();
         let requests: Vec<(u64, Option<Handle>)> = live
             .into_iter()
             .map(|(request, handle)| (request, Some(handle)))
@@ -377,24 +397,6 @@ impl EngineThread {
             }
             self.fail(request, problem.clone());
         }
-    }
-
-    fn publish_snapshot(&self) {
-        let mut core = self.core.as_ref().map(Core::stats).unwrap_or_default();
-        sum_counters(&mut core, &self.retired_counters);
-        let mut snapshot = lock(&self.shared.snapshot);
-        snapshot.core = core;
-        snapshot.step_model = self.core.as_ref().map(|core| StepModel::of(core.latency()));
-        snapshot.count_waiting(self.core.as_ref());
-        snapshot.steps_ahead = self.planned_ahead;
-        snapshot.epoch = self.epoch;
-        snapshot.worker_restarts = self.supervisor.restarts;
-        snapshot.worker_alive = self.supervisor.is_running();
-        snapshot.worker_pid = self.supervisor.process_id();
-        snapshot.last_restart = self.supervisor.last_restart;
-        snapshot
-            .last_worker_error
-            .clone_from(&self.supervisor.last_error);
     }
 
     fn wait(&self) {
@@ -421,6 +423,11 @@ impl EngineThread {
                     });
                 }
                 Command::Ask(_, slot) => slot.give(Err(EngineError::Closed("the engine"))),
+                Command::Explain(_, slot) => slot.give(Err(EngineError::Closed("the engine"))),
+                Command::KvEvents { slot, .. } => {
+                    slot.give(Err(EngineError::Closed("the engine")));
+                }
+                Command::KvSnapshot(slot) => slot.give(Err(EngineError::Closed("the engine"))),
                 Command::Abort(_) | Command::Acks(_) | Command::Close { .. } => {}
             }
         }
@@ -430,10 +437,12 @@ impl EngineThread {
         self.supervisor.close(limit);
         self.core = None;
         self.publish_snapshot();
+        // What is left of it is written before anybody is told that the engine is closed.
+        self.event_log = None;
     }
 }
 
-fn complete(core: Option<&mut Core>, result: &StepResult<'_>) {
+fn complete(core: Option<&mut LoggedCore>, result: &StepResult<'_>) {
     if let Some(core) = core {
         let completed = core.complete(result, now_ns());
         assert!(completed.is_ok(), "step {}: {completed:?}", result.step);

@@ -1,6 +1,7 @@
 //! The text side of one request.
 
 use diptych_core::FinishReason as CoreReason;
+use diptych_core::explanation::Explanation;
 
 use crate::frame::{Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings};
 use crate::messages::{AcceptedStream, Problem};
@@ -23,6 +24,8 @@ pub(super) struct Stream {
     frame: Frame,
     /// Whether this request's stop search has something to say to the core.
     unacknowledged: bool,
+    /// How it ended on this side, where its owner is told only with what the core knows.
+    ending: Option<Done>,
 }
 
 impl Stream {
@@ -47,7 +50,31 @@ impl Stream {
             events: Vec::new(),
             frame,
             unacknowledged: false,
+            ending: None,
         }
+    }
+
+    /// Whether the owner wants to know why the request went as it did.
+    pub(super) fn is_explained(&self) -> bool {
+        self.accepted.open.params.explain
+    }
+
+    /// What the core knows of its way, told with its end.
+    pub(super) fn explain(&mut self, explanation: Explanation) {
+        self.frame.explanation = Some(Box::new(explanation));
+    }
+
+    /// It has ended on this side; what still comes of it is the core's explanation.
+    pub(super) fn end_with_explanation(&mut self, done: Done) {
+        self.ending = Some(done);
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    pub(super) fn take_ending(&mut self) -> Option<Done> {
+        self.ending.take()
     }
 
     pub(super) fn request(&self) -> u64 {

@@ -48,8 +48,17 @@ impl TextThread<'_> {
                 self.touched.push(stream.request());
                 self.streams.insert(stream.request(), stream);
             }
-            TextMessage::Events { events, now } => {
+            TextMessage::Events {
+                events,
+                explanations,
+                now,
+            } => {
                 let shared = self.shared;
+                for explanation in explanations {
+                    if let Some(stream) = self.streams.get_mut(&explanation.submission) {
+                        stream.explain(explanation);
+                    }
+                }
                 let mut statistics = lock(&shared.statistics);
                 let mut ended = Vec::new();
                 for event in events {
@@ -99,6 +108,11 @@ impl TextThread<'_> {
         }));
         match done {
             Ok(None) => self.touched.push(submission),
+            Ok(Some(done)) if stream.is_explained() && !is_last(event) => {
+                stream.end_with_explanation(done);
+                self.acks.extend(stream.take_ack(true));
+                self.touched.push(submission);
+            }
             Ok(Some(done)) => self.end(submission, done, ended),
             Err(_) => {
                 let problem = Problem::new(
@@ -137,7 +151,8 @@ impl TextThread<'_> {
 
     fn fail(&mut self, request: u64, problem: Problem) {
         if let Some(mut stream) = self.streams.remove(&request) {
-            let done = stream.fail(problem);
+            let done = stream.take_ending();
+            let done = done.unwrap_or_else(|| stream.fail(problem));
             self.finish(stream, done);
         } else if let Some(open) = self.shared.find(request) {
             let timings = Timings {
@@ -165,7 +180,19 @@ impl TextThread<'_> {
     }
 }
 
+fn is_last(event: Event) -> bool {
+    matches!(event, Event::Finished { .. })
+}
+
 fn apply(stream: &mut Stream, event: Event, now: u64, statistics: &mut Statistics) -> Option<Done> {
+    if stream.is_ending() {
+        // A stop string has ended it: later tokens are none of its own.
+        return if is_last(event) {
+            stream.take_ending()
+        } else {
+            None
+        };
+    }
     match event {
         Event::Admitted { cached, .. } => stream.admitted(cached, now, statistics),
         Event::Token { token, .. } => return stream.token(token, now, statistics),
