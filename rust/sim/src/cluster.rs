@@ -201,6 +201,9 @@ impl Cluster {
             prompt: arrival.prompt,
             max_tokens: arrival.max_tokens,
             tenant: arrival.tenant,
+            priority: arrival.priority,
+            deadline: arrival.timeout.map(|after| self.now + after),
+            first_token_deadline: arrival.ttft_timeout.map(|after| self.now + after),
         };
         let scheduler = &mut self.replicas[replica as usize].scheduler;
         let ticket = match scheduler.submit(job, self.now) {

@@ -9,7 +9,7 @@ use crate::latency::Shape;
 use crate::scheduler::{
     END_OF_SEQUENCE, End, Gauges, Job, Outcome, Refusal, Scheduler, Step, VOCABULARY,
 };
-use crate::{Engine, Error};
+use crate::{Engine, Error, PrefillOrder};
 
 /// A [`Core`] with the buffers of its calls.
 #[derive(Debug)]
@@ -49,10 +49,20 @@ fn config(engine: &Engine) -> CoreConfig {
         prefix_cache: engine.prefix_cache,
         target_itl_ns: engine.target_itl_ns,
         prefill_tile: engine.prefill_tile,
+        prefill_order: order(engine.prefill_order),
+        max_ttft_ns: engine.max_ttft_ns,
         vocabulary: VOCABULARY,
         // Any key: a lookup is verified, so it changes no decision.
         hash: HashMode::Keyed(0x5eed),
         ..CoreConfig::default()
+    }
+}
+
+fn order(order: PrefillOrder) -> diptych_core::PrefillOrder {
+    match order {
+        PrefillOrder::Fcfs => diptych_core::PrefillOrder::Fcfs,
+        PrefillOrder::ShortestUncached => diptych_core::PrefillOrder::ShortestUncached,
+        PrefillOrder::LongestCachedPrefix => diptych_core::PrefillOrder::LongestCachedPrefix,
     }
 }
 
@@ -62,6 +72,10 @@ fn request(job: Job) -> Request {
         prompt: job.prompt,
         max_tokens: job.max_tokens,
         stop_ids: vec![END_OF_SEQUENCE],
+        tenant: job.tenant,
+        priority: job.priority,
+        deadline: job.deadline,
+        first_token_deadline: job.first_token_deadline,
         ..Request::default()
     }
 }
@@ -106,6 +120,7 @@ fn end(reason: FinishReason) -> End {
     match reason {
         FinishReason::StopToken(_) | FinishReason::Length => End::Finished,
         FinishReason::Aborted => End::Aborted,
+        FinishReason::Timeout | FinishReason::FirstTokenTimeout => End::Expired,
         _ => End::Failed,
     }
 }

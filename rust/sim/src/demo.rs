@@ -4,7 +4,7 @@ use crate::core_scheduler::CoreScheduler;
 use crate::reference::{Eviction, POLICIES, Reference};
 use crate::scheduler::{END_OF_SEQUENCE, Job, Outcome, Scheduler, Step};
 use crate::table::put;
-use crate::{Engine, Error};
+use crate::{Engine, Error, PrefillOrder};
 
 const SLOTS: usize = 2;
 /// Name, step of arrival, tokens of output.
@@ -108,6 +108,8 @@ fn engine() -> Engine {
         prefix_cache: true,
         target_itl_ns: None,
         prefill_tile: 1,
+        prefill_order: PrefillOrder::Fcfs,
+        max_ttft_ns: None,
     }
 }
 
@@ -158,6 +160,7 @@ impl Play {
                     prompt: vec![submission as u32 + 1; 4],
                     max_tokens: output,
                     tenant: 1,
+                    ..Job::default()
                 };
                 let submitted = scheduler.submit(job, now);
                 submitted.map_err(|refusal| format!("{refusal:?}"))?;

@@ -36,7 +36,7 @@ pub use device_set::{DEVICE_SETS, DeviceSet};
 pub use error::Error;
 pub use latency::{Coefficients, Noise, Shape};
 pub use metrics::{Fairness, Sample, Summary, TenantReport};
-pub use options::{CORE_POLICY, Engine, EngineOptions, Options, Slo};
+pub use options::{CORE_POLICY, Engine, EngineOptions, Options, PrefillOrder, Slo};
 pub use plot::html;
 pub use report::{Cost, Goodput, HostReport, Preemptions, Report, Requests, Run, Steps, Tokens};
 pub use router::Routing;

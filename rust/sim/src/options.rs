@@ -113,6 +113,42 @@ pub struct EngineOptions {
     pub prefix_cache: Option<bool>,
     /// What Diptych keeps the time between two tokens to, milliseconds.
     pub target_itl_ms: Option<f64>,
+    /// In which order Diptych computes a tenant's prompts.
+    pub prefill_order: PrefillOrder,
+    /// Diptych refuses a request whose first token it predicts later than this, milliseconds.
+    pub max_ttft_ms: Option<f64>,
+}
+
+/// In which order a tenant's prompts are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PrefillOrder {
+    /// First come, first served.
+    #[default]
+    Fcfs,
+    /// Least to compute first.
+    ShortestUncached,
+    /// Most tokens in the prefix cache first.
+    LongestCachedPrefix,
+}
+
+impl PrefillOrder {
+    /// All, the default first.
+    pub const ALL: [Self; 3] = [
+        Self::Fcfs,
+        Self::ShortestUncached,
+        Self::LongestCachedPrefix,
+    ];
+
+    /// As options give it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fcfs => "fcfs",
+            Self::ShortestUncached => "shortest-uncached",
+            Self::LongestCachedPrefix => "longest-cached-prefix",
+        }
+    }
 }
 
 /// Sizes of a replica's engine.
@@ -140,6 +176,10 @@ pub struct Engine {
     pub target_itl_ns: Option<u64>,
     /// Prompt tokens that are computed together well.
     pub prefill_tile: u32,
+    /// In which order Diptych computes a tenant's prompts.
+    pub prefill_order: PrefillOrder,
+    /// Diptych refuses a request whose first token it predicts later than this, nanoseconds.
+    pub max_ttft_ns: Option<u64>,
 }
 
 impl Engine {
@@ -160,6 +200,8 @@ impl Engine {
             prefix_cache: options.prefix_cache.unwrap_or(true),
             target_itl_ns: options.target_itl_ms.map(|target| (target * 1e6) as u64),
             prefill_tile: set.prefill_tile,
+            prefill_order: options.prefill_order,
+            max_ttft_ns: options.max_ttft_ms.map(|limit| (limit * 1e6) as u64),
         }
     }
 }
@@ -207,6 +249,7 @@ impl Options {
             ("horizon_s", self.horizon_s.unwrap_or(1.0)),
             ("slo.ttft_ms", self.slo.ttft_ms),
             ("slo.tpot_ms", self.slo.tpot_ms),
+            ("engine.max_ttft_ms", self.engine.max_ttft_ms.unwrap_or(1.0)),
             (
                 "engine.target_itl_ms",
                 self.engine.target_itl_ms.unwrap_or(1.0),

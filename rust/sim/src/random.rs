@@ -13,6 +13,7 @@ pub(crate) enum Purpose {
     Tenants,
     Aborts,
     Router,
+    Priorities,
     /// Step times of the replica with this number.
     Steps(u32),
 }
@@ -30,6 +31,7 @@ impl Stream {
             Purpose::Tenants => 4,
             Purpose::Aborts => 5,
             Purpose::Router => 6,
+            Purpose::Priorities => 7,
             Purpose::Steps(replica) => 16 + u64::from(replica),
         };
         Self(Pcg64Mcg::seed_from_u64(mix(seed ^ mix(number))))

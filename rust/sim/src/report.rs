@@ -69,6 +69,8 @@ pub struct Requests {
     pub finished: u64,
     /// Left by their clients.
     pub aborted: u64,
+    /// Ended by a deadline.
+    pub expired: u64,
     /// Refused for the moment.
     pub overloaded: u64,
     /// Refused for ever.
@@ -183,6 +185,7 @@ impl Run {
                 arrived: metrics.arrived,
                 finished: metrics.finished,
                 aborted: metrics.aborted,
+                expired: metrics.expired,
                 overloaded: metrics.overloaded,
                 impossible: metrics.impossible,
                 failed: metrics.failed,

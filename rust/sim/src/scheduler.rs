@@ -8,7 +8,7 @@ pub(crate) const END_OF_SEQUENCE: u32 = 0;
 pub(crate) const VOCABULARY: u32 = 50_000;
 
 /// A request as a scheduler sees it; how long its output will be it cannot see.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
     /// Names the request in steps and outcomes; rises from submission to submission.
     pub submission: u64,
@@ -18,6 +18,12 @@ pub struct Job {
     pub max_tokens: u32,
     /// Whom the request belongs to, from 1.
     pub tenant: u64,
+    /// Class of urgency, lower first; reference policies have none.
+    pub priority: u8,
+    /// When all output must be there, in nanoseconds; reference policies have no deadlines.
+    pub deadline: Option<u64>,
+    /// When the first token must be there.
+    pub first_token_deadline: Option<u64>,
 }
 
 /// Why a request was not taken.
@@ -82,6 +88,8 @@ pub enum End {
     Finished,
     /// By its client.
     Aborted,
+    /// By one of its deadlines.
+    Expired,
     /// In another way, which no request of a simulation should meet.
     Failed,
 }

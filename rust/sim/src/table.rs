@@ -9,11 +9,11 @@ type Row = (&'static str, fn(&Run) -> String);
 
 const ROWS: [Row; 21] = [
     ("requests finished", |run| run.requests.finished.to_string()),
-    ("aborted / refused / open", |run| {
+    ("aborted, expired, refused, open", |run| {
         let refused = run.requests.overloaded + run.requests.impossible;
         format!(
-            "{} / {refused} / {}",
-            run.requests.aborted, run.requests.open
+            "{}, {}, {refused}, {}",
+            run.requests.aborted, run.requests.expired, run.requests.open
         )
     }),
     ("TTFT p50, ms", |run| number(run.ttft_ms.p50)),

@@ -118,6 +118,9 @@ fn options() -> impl Strategy<Value = Options> {
                     tenants: 3,
                     abort_share,
                     patience_s: 10.0,
+                    priorities: 2,
+                    timeout_s: (seed % 3 == 0).then_some(8.0),
+                    ttft_timeout_s: (seed % 4 == 0).then_some(2.0),
                     max_tokens: None,
                     without_tenant: None,
                 },
@@ -133,6 +136,7 @@ fn holds(run: &Run) {
     let requests = &run.requests;
     let ended = requests.finished
         + requests.aborted
+        + requests.expired
         + requests.overloaded
         + requests.impossible
         + requests.failed;

@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     pub(crate) arrived: u64,
     pub(crate) finished: u64,
     pub(crate) aborted: u64,
+    pub(crate) expired: u64,
     pub(crate) failed: u64,
     pub(crate) overloaded: u64,
     pub(crate) impossible: u64,
@@ -68,6 +69,7 @@ impl Metrics {
             arrived: 0,
             finished: 0,
             aborted: 0,
+            expired: 0,
             failed: 0,
             overloaded: 0,
             impossible: 0,
@@ -130,6 +132,7 @@ impl Metrics {
         match end {
             End::Finished => self.finished(open, now),
             End::Aborted => self.aborted += 1,
+            End::Expired => self.expired += 1,
             End::Failed => self.failed += 1,
         }
     }

@@ -2,8 +2,8 @@
 
 use super::memory::Memory;
 use super::{Eviction, POLICIES, Reference};
-use crate::Engine;
 use crate::scheduler::{END_OF_SEQUENCE, Job, Outcome, Scheduler, Step};
+use crate::{Engine, PrefillOrder};
 
 fn engine(blocks: u32) -> Engine {
     Engine {
@@ -18,6 +18,8 @@ fn engine(blocks: u32) -> Engine {
         prefix_cache: true,
         target_itl_ns: None,
         prefill_tile: 1,
+        prefill_order: PrefillOrder::Fcfs,
+        max_ttft_ns: None,
     }
 }
 
@@ -46,6 +48,7 @@ impl Rig {
             prompt: (first..first + prompt).collect(),
             max_tokens,
             tenant: 1,
+            ..Job::default()
         };
         self.scheduler
             .submit(job, self.now)

@@ -2,7 +2,7 @@
 
 use super::{Example, Line, Watch};
 use crate::workload::{Arrivals, Lengths, Sharing, Workload};
-use crate::{CORE_POLICY, EngineOptions, Error, Options, Routing};
+use crate::{CORE_POLICY, EngineOptions, Error, Options, PrefillOrder, Routing};
 
 /// Kinds of engine and workload, each with an equal share of the requests.
 const KINDS: u64 = 16;
@@ -66,6 +66,7 @@ fn options(kind: u64, requests: u64) -> Options {
             max_queued_requests: Some(500),
             overlap_depth: Some((kind % 3) as u8),
             prefix_cache: Some(kind % 7 != 6),
+            prefill_order: PrefillOrder::ALL[(kind % 3) as usize],
             target_itl_ms: (kind % 3 == 1).then_some(8.0),
             ..EngineOptions::default()
         },
@@ -88,6 +89,9 @@ fn options(kind: u64, requests: u64) -> Options {
             tenants: 6,
             abort_share: 0.1,
             patience_s: 1.0,
+            priorities: 1 + (kind % 3) as u8,
+            timeout_s: (kind % 5 == 2).then_some(3.0),
+            ttft_timeout_s: (kind % 4 == 1).then_some(1.0),
             ..Workload::default()
         },
         seed: kind,
@@ -102,7 +106,7 @@ fn options(kind: u64, requests: u64) -> Options {
 /// # Errors
 /// As [`crate::simulate`].
 pub fn example(requests: u64, watch: &mut Watch<'_>) -> Result<Example, Error> {
-    let mut sums = [0_u64; 6];
+    let mut sums = [0_u64; 7];
     let mut wall_s = 0.0;
     for kind in 0..KINDS {
         let options = options(kind, requests.div_ceil(KINDS));
@@ -117,6 +121,7 @@ pub fn example(requests: u64, watch: &mut Watch<'_>) -> Result<Example, Error> {
                 run.requests.arrived,
                 run.requests.finished,
                 run.requests.aborted,
+                run.requests.expired,
                 run.requests.overloaded + run.requests.impossible,
                 run.preemptions.total,
                 run.steps.count,
@@ -138,6 +143,7 @@ pub fn example(requests: u64, watch: &mut Watch<'_>) -> Result<Example, Error> {
             "arrived",
             "finished",
             "aborted",
+            "expired",
             "refused",
             "preemptions",
             "steps",
@@ -148,6 +154,6 @@ pub fn example(requests: u64, watch: &mut Watch<'_>) -> Result<Example, Error> {
             figures,
             holds: None,
         }],
-        holds: sums[0] == sums[1] + sums[2] + sums[3],
+        holds: sums[0] == sums[1] + sums[2] + sums[3] + sums[4],
     })
 }

@@ -3,6 +3,7 @@
 mod fuzz;
 mod long_prompts;
 mod page;
+mod prefill_orders;
 mod pressure;
 mod stall;
 mod tenants;
@@ -78,6 +79,7 @@ pub fn suite(fuzz_requests: u64, watch: &mut Watch<'_>) -> Result<Suite, Error> 
         examples.push(stall::example(set, watch)?);
         examples.push(tenants::example(set, watch)?);
         examples.push(pressure::example(set, watch)?);
+        examples.push(prefill_orders::example(set, watch)?);
     }
     examples.push(fuzz::example(fuzz_requests, watch)?);
     Ok(Suite { examples })

@@ -65,7 +65,7 @@ impl Azure {
             output,
             max_tokens: allowed(&self.workload, output),
             tenant: 1 + self.tenants.below(self.workload.tenants),
-            abort_after: None,
+            ..Arrival::default()
         })
     }
 }

@@ -98,6 +98,7 @@ impl Generator {
             max_tokens: allowed(&self.workload, output),
             tenant: self.tenant(),
             abort_after: self.leaves_after(seconds),
+            ..Arrival::default()
         }
     }
 
@@ -172,7 +173,7 @@ impl Generator {
             output,
             max_tokens: allowed(&self.workload, output),
             tenant,
-            abort_after: None,
+            ..Arrival::default()
         }
     }
 }
@@ -203,6 +204,7 @@ pub(super) fn list(list: Vec<Listed>) -> Source {
             max_tokens: listed.max_tokens.unwrap_or(0).max(listed.output),
             tenant: listed.tenant,
             abort_after: listed.abort_after_ms.map(|after| (after * 1e6) as u64),
+            ..Arrival::default()
         })
     }))
 }

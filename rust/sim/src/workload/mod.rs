@@ -12,10 +12,11 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::random::{Purpose, Stream};
 pub(crate) use content::Content;
 
 /// One request on its way to the router.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
     /// When, in nanoseconds from the start.
     pub at: u64,
@@ -29,6 +30,12 @@ pub struct Arrival {
     pub tenant: u64,
     /// Nanoseconds after arrival at which the client leaves.
     pub abort_after: Option<u64>,
+    /// Class of urgency, lower first.
+    pub priority: u8,
+    /// Nanoseconds after arrival at which all output must be there.
+    pub timeout: Option<u64>,
+    /// Nanoseconds after arrival at which the first token must be there.
+    pub ttft_timeout: Option<u64>,
 }
 
 /// A workload: a generator with its shape, a trace, or a list.
@@ -51,6 +58,12 @@ pub struct Workload {
     pub patience_s: f64,
     /// What clients ask for as `max_tokens`; none: four times the mean output. Never less than the output.
     pub max_tokens: Option<u32>,
+    /// Classes of urgency that requests are spread over evenly, 0 first. Reference policies have none.
+    pub priorities: u8,
+    /// Seconds within which all output must be there. Reference policies have no deadlines.
+    pub timeout_s: Option<f64>,
+    /// Seconds within which the first token must be there.
+    pub ttft_timeout_s: Option<f64>,
     /// A tenant whose requests are drawn and left out, to see the others without it.
     pub without_tenant: Option<u64>,
 }
@@ -66,6 +79,9 @@ impl Default for Workload {
             abort_share: 0.0,
             patience_s: 10.0,
             max_tokens: None,
+            priorities: 1,
+            timeout_s: None,
+            ttft_timeout_s: None,
             without_tenant: None,
         }
     }
@@ -208,6 +224,18 @@ impl Workload {
             Arrivals::List { list } => generator::list(list.clone()),
             _ => Box::new(generator::Generator::new(self, seed).map(Ok)),
         };
+        let limit = |seconds: f64| generator::nanoseconds(seconds);
+        let (timeout, ttft_timeout) = (self.timeout_s.map(limit), self.ttft_timeout_s.map(limit));
+        let classes = u64::from(self.priorities);
+        let mut stream = Stream::new(seed, Purpose::Priorities);
+        let source: Source = Box::new(source.map(move |arrival| {
+            arrival.map(|arrival| Arrival {
+                priority: stream.below(classes) as u8,
+                timeout,
+                ttft_timeout,
+                ..arrival
+            })
+        }));
         Ok(match self.without_tenant {
             None => source,
             Some(left_out) => Box::new(source.filter(
@@ -268,9 +296,17 @@ impl Workload {
                 "1 to 10,000",
             ));
         }
-        if self.tenants == 0 || self.sharing.systems == 0 {
+        for (name, seconds) in [
+            ("workload.timeout_s", self.timeout_s),
+            ("workload.ttft_timeout_s", self.ttft_timeout_s),
+        ] {
+            if let Some(seconds) = seconds.filter(|seconds| !(0.0..1e9).contains(seconds)) {
+                return Err(Error::option(name, seconds, "from 0"));
+            }
+        }
+        if self.tenants == 0 || self.sharing.systems == 0 || self.priorities == 0 {
             return Err(Error::option(
-                "workload.tenants or systems",
+                "workload.tenants, priorities or systems",
                 0,
                 "at least 1",
             ));

@@ -58,7 +58,7 @@ impl Mooncake {
             output,
             max_tokens: allowed(&self.workload, output),
             tenant: 1,
-            abort_after: None,
+            ..Arrival::default()
         })
     }
 }
