@@ -58,11 +58,13 @@ fn config(engine: &Engine) -> CoreConfig {
     }
 }
 
-fn order(order: PrefillOrder) -> diptych_core::PrefillOrder {
+fn order(order: PrefillOrder) -> diptych_core::config::PrefillOrder {
     match order {
-        PrefillOrder::Fcfs => diptych_core::PrefillOrder::Fcfs,
-        PrefillOrder::ShortestUncached => diptych_core::PrefillOrder::ShortestUncached,
-        PrefillOrder::LongestCachedPrefix => diptych_core::PrefillOrder::LongestCachedPrefix,
+        PrefillOrder::Fcfs => diptych_core::config::PrefillOrder::Fcfs,
+        PrefillOrder::ShortestUncached => diptych_core::config::PrefillOrder::ShortestUncached,
+        PrefillOrder::LongestCachedPrefix => {
+            diptych_core::config::PrefillOrder::LongestCachedPrefix
+        }
     }
 }
 
