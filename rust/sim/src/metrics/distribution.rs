@@ -5,7 +5,11 @@ use serde::Serialize;
 
 /// Durations in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Distribution(Histogram<u64>);
+pub(crate) struct Distribution {
+    histogram: Histogram<u64>,
+    /// The last duration and how often it came in a row: the rows of a step mostly have the same gap.
+    last: (u64, u64),
+}
 
 /// What reports say of a distribution, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -31,24 +35,43 @@ impl Distribution {
     pub(crate) fn new(digits: u8) -> Self {
         let mut histogram = Histogram::new(digits).expect("0 to 5 digits are allowed");
         histogram.auto(true);
-        Self(histogram)
+        Self {
+            histogram,
+            last: (0, 0),
+        }
     }
 
     pub(crate) fn record(&mut self, nanoseconds: u64) {
-        self.0.record(nanoseconds).expect("the histogram grows");
+        if self.last.0 == nanoseconds {
+            self.last.1 += 1;
+        } else {
+            self.settle();
+            self.last = (nanoseconds, 1);
+        }
+    }
+
+    fn settle(&mut self) {
+        let (nanoseconds, count) = self.last;
+        if count > 0 {
+            let recorded = self.histogram.record_n(nanoseconds, count);
+            recorded.expect("the histogram grows");
+        }
     }
 
     pub(crate) fn summary(&self) -> Summary {
+        let mut whole = self.clone();
+        whole.settle();
+        let histogram = whole.histogram;
         let milliseconds = |nanoseconds: u64| nanoseconds as f64 / 1e6;
-        let quantile = |share: f64| milliseconds(self.0.value_at_quantile(share));
+        let quantile = |share: f64| milliseconds(histogram.value_at_quantile(share));
         Summary {
-            count: self.0.len(),
-            mean: self.0.mean() / 1e6,
+            count: histogram.len(),
+            mean: histogram.mean() / 1e6,
             p50: quantile(0.5),
             p90: quantile(0.9),
             p99: quantile(0.99),
             p999: quantile(0.999),
-            max: milliseconds(self.0.max()),
+            max: milliseconds(histogram.max()),
         }
     }
 }

