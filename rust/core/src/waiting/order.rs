@@ -20,9 +20,10 @@ pub(crate) const MOST_BYPASSES: u32 = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Precedence {
     priority: u8,
-    /// What must run goes in order of arrival, before all that need not.
-    may_wait: bool,
     charged: u64,
+    /// What must run goes in order of arrival, before all of its tenant that need not: a tenant whose
+    /// requests are all old is not served before others for that.
+    may_wait: bool,
     measure: u64,
     arrival: u64,
 }
@@ -62,16 +63,15 @@ impl Core {
             State::Waiting | State::Deferred => request.goes_first(now),
             State::Running => request.is_old(now),
         };
-        let (charged, measure) = if goes_first {
-            (0, 0)
+        let measure = if goes_first {
+            0
         } else {
-            let measure = request.measure(self.config.prefill_order, self.config.block_size);
-            (self.waiting.ledger.counter(request.ticket.account), measure)
+            request.measure(self.config.prefill_order, self.config.block_size)
         };
         Precedence {
             priority: request.ticket.priority,
+            charged: self.waiting.ledger.counter(request.ticket.account),
             may_wait: !goes_first,
-            charged,
             measure,
             arrival: request.arrival,
         }

@@ -26,6 +26,7 @@ struct Fair {
     /// Weighted tokens: an uncached prompt token counts 1, an output 2.
     service: BTreeMap<u64, u64>,
     random: u32,
+    now: u64,
 }
 
 impl Fair {
@@ -42,6 +43,7 @@ impl Fair {
             waiting: BTreeMap::new(),
             service: BTreeMap::new(),
             random: seed,
+            now: 0,
         }
     }
 
@@ -61,7 +63,7 @@ impl Fair {
             priority: 3,
             ..request(&prompt(submission as u32, length), outputs)
         };
-        self.core.submit(asked, 0).expect("room");
+        self.core.submit(asked, self.now).expect("room");
         self.submitted.push((tenant, length as u64));
         *self.waiting.entry(tenant).or_default() += 1;
     }
@@ -77,7 +79,7 @@ impl Fair {
     }
 
     fn run_step(&mut self) {
-        let Some(plan) = self.core.plan(0) else {
+        let Some(plan) = self.core.plan(self.now) else {
             return;
         };
         let rows = vec![(RowStatus::Ok, 7); plan.sampling.len()];
@@ -87,7 +89,7 @@ impl Fair {
             duration_ns: None,
             rows: &rows,
         };
-        self.core.complete(&result, 0).expect("the oldest step");
+        self.core.complete(&result, self.now).expect("the oldest step");
         self.core.check_all().expect("every invariant holds");
         let mut events = Vec::new();
         self.core.take_events(&mut events);
@@ -227,6 +229,29 @@ fn a_flood_of_one_tenant_delays_no_other() {
     let (alone, beside) = (wait_of(0), wait_of(20));
     assert!(beside <= 14 * alone, "{beside} steps, alone {alone}");
     assert!(beside <= 14, "{beside} steps");
+}
+
+/// A flood's prompts are always old, those that run too: age puts them before their own tenant's only.
+#[test]
+fn old_prompts_of_a_flood_go_before_no_other_tenant() {
+    let mut fair = Fair::new(PrefillOrder::Fcfs, &[], 3);
+    for _ in 0..60 {
+        fair.submit(1, LONGEST);
+    }
+    for round in 0..20 {
+        fair.now += 120_000_000_000;
+        fair.run_step();
+        let tenant = 2 + round % 2;
+        let before = fair.served(tenant);
+        fair.submit(tenant, 4);
+        fair.submit(1, LONGEST);
+        let mut steps = 0;
+        while fair.served(tenant) == before {
+            fair.run_step();
+            steps += 1;
+        }
+        assert!(steps <= 14, "round {round}: {steps} steps");
+    }
 }
 
 /// A request that ends before its prompt was computed costs its tenant what was computed.
