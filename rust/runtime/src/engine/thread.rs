@@ -21,7 +21,7 @@ use crate::layout::Capacities;
 use crate::messages::{AcceptedStream, Command, Problem, Submission, TextMessage};
 use crate::now_ns;
 use crate::os;
-use crate::shared::{Shared, Slot};
+use crate::shared::{Shared, Slot, lock};
 
 /// What the engine thread owns.
 pub(super) struct EngineThread {
@@ -47,7 +47,7 @@ pub(super) struct EngineThread {
     pub(super) retired_counters: Stats,
     planned: u64,
     /// Those planned while another step ran.
-    planned_ahead: u64,
+    pub(super) planned_ahead: u64,
     /// Told once the first turn is over.
     started: Option<Arc<Slot<()>>>,
 }
