@@ -7,7 +7,7 @@ use crate::workload::{Arrivals, Lengths, Sharing, Workload};
 use crate::{CORE_POLICY, DeviceSet, Error, Options, Run};
 
 /// Share of first come, first served's mean TTFT that shortest first may have.
-const MOST: f64 = 0.8;
+const MOST: f64 = 0.9;
 
 fn options(set: &DeviceSet) -> Options {
     Options {
