@@ -46,12 +46,14 @@ impl KvFormat {
     }
 }
 
-/// Which dimension of the pool lies outermost within a layer.
+/// Which dimensions of the pool lie outermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// All heads of a block lie together.
+    /// All layers and heads of a block lie together: a new block asks the system for few new pages.
     BlockMajor,
-    /// All blocks of a head lie together.
+    /// All blocks of a layer lie together, and within them all heads of a block.
+    LayerMajor,
+    /// All blocks of a layer's head lie together.
     HeadMajor,
 }
 
@@ -156,8 +158,8 @@ impl KvShape {
 pub struct KvPool {
     shape: KvShape,
     region: Region,
-    layer_bytes: usize,
-    block_bytes: usize,
+    layer_stride: usize,
+    block_stride: usize,
     head_stride: usize,
 }
 
@@ -179,15 +181,21 @@ impl KvPool {
         let (bytes, head_bytes) = (shape.bytes(), shape.head_bytes());
         let region =
             Region::new(bytes, huge).map_err(|source| KvError::Memory { bytes, source })?;
-        let (block_bytes, head_stride) = match placement {
-            Placement::BlockMajor => (head_bytes * shape.kv_heads, head_bytes),
-            Placement::HeadMajor => (head_bytes, head_bytes * shape.blocks),
+        let all_heads = head_bytes * shape.kv_heads;
+        let (layer_stride, block_stride, head_stride) = match placement {
+            Placement::BlockMajor => (all_heads, all_heads * shape.layers, head_bytes),
+            Placement::LayerMajor => (all_heads * shape.blocks, all_heads, head_bytes),
+            Placement::HeadMajor => (
+                all_heads * shape.blocks,
+                head_bytes,
+                head_bytes * shape.blocks,
+            ),
         };
         Ok(Self {
             shape,
             region,
-            layer_bytes: head_bytes * shape.kv_heads * shape.blocks,
-            block_bytes,
+            layer_stride,
+            block_stride,
             head_stride,
         })
     }
@@ -212,19 +220,15 @@ impl KvPool {
         std::ptr::write_bytes(self.region.address(), byte, self.region.bytes());
     }
 
-    /// Brings `blocks` into memory, in the layers from `part` on that are `parts` apart, so that no step waits for the
-    /// system's pages. Others may use the pool meanwhile.
+    /// Brings `blocks` of a block-major pool into memory, so that no step waits for the system's pages. Others may use
+    /// the pool meanwhile.
     ///
     /// # Errors
     /// As [`Region::populate`].
-    pub fn populate(&self, blocks: Range<usize>, part: usize, parts: usize) -> io::Result<()> {
-        let bytes = self.layer_bytes / self.shape.blocks;
-        for layer in (part..self.shape.layers).step_by(parts) {
-            let start = layer * self.layer_bytes;
-            self.region
-                .populate(start + blocks.start * bytes..start + blocks.end * bytes)?;
-        }
-        Ok(())
+    pub fn populate(&self, blocks: Range<usize>) -> io::Result<()> {
+        let bytes = self.block_stride;
+        self.region
+            .populate(blocks.start * bytes..blocks.end * bytes)
     }
 
     /// One head's part of a block.
@@ -235,7 +239,7 @@ impl KvPool {
     pub(crate) unsafe fn head_block(&self, layer: usize, block: usize, head: usize) -> HeadBlock {
         debug_assert!(layer < self.shape.layers && block < self.shape.blocks);
         debug_assert!(head < self.shape.kv_heads);
-        let place = layer * self.layer_bytes + block * self.block_bytes + head * self.head_stride;
+        let place = layer * self.layer_stride + block * self.block_stride + head * self.head_stride;
         let keys = self.region.address().add(place);
         let values = keys.add(self.shape.key_bytes());
         HeadBlock {

@@ -68,8 +68,8 @@ fn new_pages_change_nothing_and_filling_changes_all() {
                 .write(index as u8 ^ (index >> 12) as u8);
         }
         let before = bytes();
-        pool.populate(0..5, 0, 2).unwrap();
-        pool.populate(1..4, 1, 2).unwrap();
+        pool.populate(0..5).unwrap();
+        pool.populate(1..4).unwrap();
         assert!(bytes() == before);
         pool.fill(0xff);
         assert!(bytes().iter().all(|byte| *byte == 0xff));

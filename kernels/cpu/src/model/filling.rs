@@ -1,7 +1,8 @@
 //! The cache's pages: those of the longest request before the first step, the others while nobody asks for steps.
 //!
 //! Four gibibytes take from a third of a second to several, by what the machine has at hand: nobody need wait for that. A
-//! block that is needed before its turn comes into memory when it is written.
+//! block that is needed before its turn comes into memory when it is written: all its layers lie together, so that this
+//! costs a step one huge page for some blocks, instead of one for each layer at once.
 
 use std::io;
 use std::ops::Range;
@@ -59,9 +60,11 @@ impl Filling {
     pub(super) fn start(pool: &Arc<KvPool>, team: &mut Team, now: usize) -> io::Result<Self> {
         let blocks = pool.shape().blocks;
         let now = now.min(blocks);
-        let failure = Mutex::new(None);
+        let (failure, members) = (Mutex::new(None), team.threads());
         team.run(&|member| {
-            if let Err(error) = populate(pool, 0..now, (member.index(), member.threads())) {
+            let bound = |member: usize| now * member / members;
+            let share = bound(member.index())..bound(member.index() + 1);
+            if let Err(error) = populate(pool, share) {
                 *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
         });
@@ -75,7 +78,7 @@ impl Filling {
             for start in (now..blocks).step_by(SLICE) {
                 let slice = start..(start + SLICE).min(blocks);
                 // Out of memory here is out of memory in a step: the system decides who ends.
-                if !looks.wait_for_rest() || populate(&pool, slice, (0, 1)).is_err() {
+                if !looks.wait_for_rest() || populate(&pool, slice).is_err() {
                     return;
                 }
             }
@@ -107,8 +110,8 @@ impl Drop for Filling {
 }
 
 /// As [`KvPool::populate`]; a kernel that cannot do it brings each page in when it is first written.
-fn populate(pool: &KvPool, blocks: Range<usize>, (part, parts): (usize, usize)) -> io::Result<()> {
-    match pool.populate(blocks, part, parts) {
+fn populate(pool: &KvPool, blocks: Range<usize>) -> io::Result<()> {
+    match pool.populate(blocks) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         result => result,
     }

@@ -140,7 +140,8 @@ impl Bench {
             .plan(&rows, &mut self.rope)
             .expect("rows that fit the pool");
         let mut shortest = f64::INFINITY;
-        for layer in 0..load.layers {
+        // Downwards: what the processor reads ahead of a block must not be the next layer to be measured.
+        for layer in (0..load.layers).rev() {
             let layer = AttentionLayer {
                 pool: &self.pool,
                 layer,
@@ -290,6 +291,10 @@ pub fn alternatives() -> Vec<Variant> {
         Variant {
             placement: Placement::HeadMajor,
             ..named("all blocks of a head together")
+        },
+        Variant {
+            placement: Placement::LayerMajor,
+            ..named("all blocks of a layer together")
         },
         Variant {
             panels: false,
