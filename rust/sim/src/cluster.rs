@@ -30,6 +30,17 @@ struct Place {
     decodes: bool,
 }
 
+impl Place {
+    fn new(open: Open, chain: Chain) -> Self {
+        Self {
+            open,
+            chain,
+            sampled: 0,
+            decodes: false,
+        }
+    }
+}
+
 /// What a caller may see while a simulation runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
@@ -219,26 +230,22 @@ impl Cluster {
             }
         };
         self.metrics.tenants.queued(tenant);
-        self.places[place] = Some(Place {
-            open: Open {
-                submission,
-                ticket,
-                replica,
-                tenant,
-                prompt,
-                output: arrival.output,
-                cached: 0,
-                arrived_at: self.now,
-                admitted: false,
-                first_token_at: 0,
-                last_token_at: 0,
-                outputs: 0,
-                preemptions: 0,
-            },
-            chain,
-            sampled: 0,
-            decodes: false,
-        });
+        let open = Open {
+            submission,
+            ticket,
+            replica,
+            tenant,
+            prompt,
+            output: arrival.output,
+            cached: 0,
+            arrived_at: self.now,
+            admitted: false,
+            first_token_at: 0,
+            last_token_at: 0,
+            outputs: 0,
+            preemptions: 0,
+        };
+        self.places[place] = Some(Place::new(open, chain));
         if let Some(after) = arrival.abort_after {
             self.schedule(self.now + after, Due::ClientLeaves { submission });
         }

@@ -7,6 +7,7 @@ mod logged_core;
 mod poison;
 pub(crate) mod questions;
 mod refusal;
+mod steps;
 mod supervisor;
 mod thread;
 mod worker_state;

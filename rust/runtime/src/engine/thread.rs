@@ -7,10 +7,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use diptych_core::{CoreConfig, Error, Event, Handle, RowStatus, Stats, StepResult};
+use diptych_core::{CoreConfig, Error, Event, Handle, RowStatus, Stats};
 
 use crate::EngineError;
-use crate::arena::Outcome;
 use crate::engine::event_log::EventLog;
 use crate::engine::logged_core::LoggedCore;
 use crate::engine::refusal::refusal;
@@ -21,7 +20,7 @@ use crate::layout::Capacities;
 use crate::messages::{AcceptedStream, Command, Problem, Submission, TextMessage};
 use crate::now_ns;
 use crate::os;
-use crate::shared::{Shared, Slot, lock};
+use crate::shared::{Shared, Slot};
 
 /// What the engine thread owns.
 pub(super) struct EngineThread {
@@ -41,11 +40,11 @@ pub(super) struct EngineThread {
     /// Submissions that came before the number of blocks was known.
     pub(super) early: Vec<Submission>,
     commands: VecDeque<Command>,
-    rows: Vec<(RowStatus, u32)>,
+    pub(super) rows: Vec<(RowStatus, u32)>,
     pub(super) events: Vec<Event>,
     /// Counters of the cores that panicked.
     pub(super) retired_counters: Stats,
-    planned: u64,
+    pub(super) planned: u64,
     /// Those planned while another step ran.
     pub(super) planned_ahead: u64,
     /// Told once the first turn is over.
@@ -271,77 +270,6 @@ impl EngineThread {
         self.shared.ready.give(Err(error));
     }
 
-    /// Takes the results that are there; whether there was one.
-    fn retire(&mut self) -> bool {
-        let Some(link) = self.supervisor.running() else {
-            return false;
-        };
-        let mut retired = false;
-        let end = loop {
-            let (step, outcome) = link.take_result(&mut self.rows);
-            match outcome {
-                Outcome::Pending => break None,
-                Outcome::Rows { duration_ns } => {
-                    retired = true;
-                    let result = StepResult {
-                        epoch: self.epoch,
-                        step,
-                        duration_ns,
-                        rows: &self.rows,
-                    };
-                    complete(self.core.as_mut(), &result);
-                    if let Some(gap) = link.gap_ns() {
-                        lock(&self.shared.statistics).step_gap(gap);
-                    }
-                }
-                Outcome::Raised { class, message } => break Some((class, message)),
-                Outcome::Garbage(why) => break Some(("GarbageResult".to_owned(), why)),
-            }
-        };
-        if retired {
-            self.supervisor.step_retired();
-        }
-        if let Some((class, message)) = end {
-            self.supervisor.end_running(&class, message, false);
-        }
-        retired
-    }
-
-    /// Takes what a worker that has ended had published before.
-    fn retire_from(&mut self, link: &mut super::link::Link) {
-        while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.rows) {
-            let result = StepResult {
-                epoch: self.epoch,
-                step,
-                duration_ns,
-                rows: &self.rows,
-            };
-            complete(self.core.as_mut(), &result);
-            self.supervisor.step_retired();
-        }
-    }
-
-    /// Launches what can be planned now. `at_once`: a step has just retired.
-    fn launch(&mut self, at_once: bool) {
-        let panic_at = self.shared.options.test_faults.panic_at_step;
-        let (Some(core), Some(link)) = (&mut self.core, self.supervisor.running()) else {
-            return;
-        };
-        while link.may_plan_ahead()
-            && let Some(plan) = core.plan(now_ns())
-        {
-            self.planned += 1;
-            self.planned_ahead += u64::from(link.in_flight());
-            assert!(
-                panic_at != Some(self.planned),
-                "test_faults.panic_at_step asked for this panic"
-            );
-            if let Err(overflow) = link.launch(plan, at_once) {
-                panic!("{overflow}");
-            }
-        }
-    }
-
     /// Passes the core's events on.
     fn tell(&mut self) {
         let Some(core) = &mut self.core else {
@@ -439,12 +367,5 @@ impl EngineThread {
         self.publish_snapshot();
         // What is left of it is written before anybody is told that the engine is closed.
         self.event_log = None;
-    }
-}
-
-fn complete(core: Option<&mut LoggedCore>, result: &StepResult<'_>) {
-    if let Some(core) = core {
-        let completed = core.complete(result, now_ns());
-        assert!(completed.is_ok(), "step {}: {completed:?}", result.step);
     }
 }

@@ -1,0 +1,89 @@
+//! Steps: plans to the worker, its results to the core.
+
+use diptych_core::StepResult;
+
+use crate::arena::Outcome;
+use crate::engine::logged_core::LoggedCore;
+use crate::engine::thread::EngineThread;
+use crate::now_ns;
+use crate::shared::lock;
+
+impl EngineThread {
+    /// Takes the results that are there; whether there was one.
+    pub(super) fn retire(&mut self) -> bool {
+        let Some(link) = self.supervisor.running() else {
+            return false;
+        };
+        let mut retired = false;
+        let end = loop {
+            let (step, outcome) = link.take_result(&mut self.rows);
+            match outcome {
+                Outcome::Pending => break None,
+                Outcome::Rows { duration_ns } => {
+                    retired = true;
+                    let result = StepResult {
+                        epoch: self.epoch,
+                        step,
+                        duration_ns,
+                        rows: &self.rows,
+                    };
+                    complete(self.core.as_mut(), &result);
+                    if let Some(gap) = link.gap_ns() {
+                        lock(&self.shared.statistics).step_gap(gap);
+                    }
+                }
+                Outcome::Raised { class, message } => break Some((class, message)),
+                Outcome::Garbage(why) => break Some(("GarbageResult".to_owned(), why)),
+            }
+        };
+        if retired {
+            self.supervisor.step_retired();
+        }
+        if let Some((class, message)) = end {
+            self.supervisor.end_running(&class, message, false);
+        }
+        retired
+    }
+
+    /// Takes what a worker that has ended had published before.
+    pub(super) fn retire_from(&mut self, link: &mut super::link::Link) {
+        while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.rows) {
+            let result = StepResult {
+                epoch: self.epoch,
+                step,
+                duration_ns,
+                rows: &self.rows,
+            };
+            complete(self.core.as_mut(), &result);
+            self.supervisor.step_retired();
+        }
+    }
+
+    /// Launches what can be planned now. `at_once`: a step has just retired.
+    pub(super) fn launch(&mut self, at_once: bool) {
+        let panic_at = self.shared.options.test_faults.panic_at_step;
+        let (Some(core), Some(link)) = (&mut self.core, self.supervisor.running()) else {
+            return;
+        };
+        while link.may_plan_ahead()
+            && let Some(plan) = core.plan(now_ns())
+        {
+            self.planned += 1;
+            self.planned_ahead += u64::from(link.in_flight());
+            assert!(
+                panic_at != Some(self.planned),
+                "test_faults.panic_at_step asked for this panic"
+            );
+            if let Err(overflow) = link.launch(plan, at_once) {
+                panic!("{overflow}");
+            }
+        }
+    }
+}
+
+fn complete(core: Option<&mut LoggedCore>, result: &StepResult<'_>) {
+    if let Some(core) = core {
+        let completed = core.complete(result, now_ns());
+        assert!(completed.is_ok(), "step {}: {completed:?}", result.step);
+    }
+}
