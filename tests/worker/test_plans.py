@@ -36,7 +36,7 @@ def deltas(*changes):
 
 
 def test_block_table_deltas_apply_in_order():
-    state = RowState(SIZES)
+    state = RowState(SIZES, torch.device("cpu"))
     state.apply_deltas(deltas((1, 0, [5, 6, 7]), (2, 4, [9]), (1, 1, [8]), (0, 2, [])))
     assert state.tables.tolist() == [[0] * 6, [5, 8, 7, 0, 0, 0], [0, 0, 0, 0, 9, 0]]
     state.reset()
@@ -48,7 +48,7 @@ def test_block_table_deltas_apply_in_order():
     [(3, 0, [1]), (-1, 0, [1]), (0, 6, [1]), (0, -1, [1]), (0, 4, [1, 2, 3]), (0, 0, [50]), (0, 0, [-1])],
 )
 def test_a_delta_out_of_range_raises_and_changes_nothing(change):
-    state = RowState(SIZES)
+    state = RowState(SIZES, torch.device("cpu"))
     with pytest.raises(PlanError, match="delta_"):
         state.apply_deltas(deltas((1, 0, [5]), change))
     assert not state.tables.any()
@@ -58,7 +58,7 @@ def test_deltas_that_bring_another_number_of_blocks_are_refused():
     step = deltas((0, 0, [1, 2]))
     step.arrays["delta_blocks"] = step.arrays["delta_blocks"][:1]
     with pytest.raises(PlanError, match="announce 2 blocks and bring 1"):
-        RowState(SIZES).apply_deltas(step)
+        RowState(SIZES, torch.device("cpu")).apply_deltas(step)
 
 
 @pytest.mark.parametrize(
