@@ -195,7 +195,6 @@ fn settings(arguments: &[String], set: InstructionSet) -> Settings {
         max_model_len: PROMPT,
         vocabulary: 49_152,
         huge_pages: true,
-        pin: arguments.iter().any(|argument| argument == "pin"),
         fusions: Fusions::ALL,
     }
 }

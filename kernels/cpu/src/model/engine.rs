@@ -61,7 +61,7 @@ impl Engine {
         let model = Model::new(owner)?;
         settings.check(&model.shape)?;
         let memory = |what| move |error| ModelError::Memory { what, error };
-        let mut team = Team::new(settings.threads, settings.pin).map_err(|error| {
+        let mut team = Team::new(settings.threads).map_err(|error| {
             let threads = settings.threads;
             ModelError::Threads { threads, error }
         })?;

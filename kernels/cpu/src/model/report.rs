@@ -47,8 +47,6 @@ pub struct Report {
     pub instruction_set: &'static str,
     /// Threads, the caller's included.
     pub threads: usize,
-    /// Started threads keep to one processor each.
-    pub pinned: bool,
     /// Bytes of weights that a step reads.
     pub weight_bytes: usize,
     /// How many of them huge pages back.
@@ -73,7 +71,6 @@ impl Report {
         Self {
             instruction_set: settings.set.name(),
             threads: team.threads(),
-            pinned: team.pinned(),
             weight_bytes: weights.step_bytes(),
             weight_huge_bytes: huge_bytes(&ranges),
             kv_bytes,

@@ -67,8 +67,6 @@ pub struct Settings {
     pub vocabulary: usize,
     /// Ask for huge pages.
     pub huge_pages: bool,
-    /// Keep each started thread to one processor.
-    pub pin: bool,
     /// What is done in one pass.
     pub fusions: Fusions,
 }

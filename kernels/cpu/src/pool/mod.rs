@@ -167,16 +167,15 @@ impl Member<'_> {
 pub struct Team {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
-    pinned: bool,
 }
 
 impl Team {
-    /// Starts `threads` − 1 threads; the caller of [`Team::run`] is one more. With `pin`, each started thread keeps to
-    /// one processor, if there are enough; the caller is left free, because threads that it starts would inherit it.
+    /// Starts `threads` − 1 threads; the caller of [`Team::run`] is one more. The system places them: keeping each to one
+    /// processor gained nothing that could be measured.
     ///
     /// # Errors
     /// A number of threads outside 1 to [`MAX_THREADS`], or what the system says.
-    pub fn new(threads: usize, pin: bool) -> io::Result<Self> {
+    pub fn new(threads: usize) -> io::Result<Self> {
         if !(1..=MAX_THREADS).contains(&threads) {
             let message = format!("a team of {threads} threads: 1 to {MAX_THREADS} will do");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -202,23 +201,15 @@ impl Team {
             stop: AtomicBool::new(false),
             work: UnsafeCell::new(None),
         });
-        let places = if pin {
-            allowed_processors()
-        } else {
-            Vec::new()
-        };
-        let pinned = places.len() >= threads;
-        let places = (0..threads).map(|index| pinned.then(|| places[index]));
         let mut team = Self {
             shared,
             helpers: Vec::with_capacity(threads - 1),
-            pinned,
         };
-        for (index, place) in places.enumerate().skip(1) {
+        for index in 1..threads {
             let shared = Arc::clone(&team.shared);
             let helper = std::thread::Builder::new().name(format!("diptych-cpu-{index}"));
             team.helpers
-                .push(helper.spawn(move || serve(&shared, index, place))?);
+                .push(helper.spawn(move || serve(&shared, index))?);
         }
         Ok(team)
     }
@@ -227,12 +218,6 @@ impl Team {
     #[must_use]
     pub fn threads(&self) -> usize {
         self.shared.threads
-    }
-
-    /// Its threads keep to one processor each.
-    #[must_use]
-    pub fn pinned(&self) -> bool {
-        self.pinned
     }
 
     /// Runs `work` once on every member, the caller being member 0, and waits for all.
@@ -275,11 +260,8 @@ impl Drop for EndOnPanic {
     }
 }
 
-fn serve(shared: &Shared, index: usize, place: Option<usize>) {
+fn serve(shared: &Shared, index: usize) {
     let _guard = EndOnPanic;
-    if let Some(place) = place {
-        keep_to(place);
-    }
     let member = Member { shared, index };
     // The first run may have begun before this thread did: gates count from 0.
     let mut seen = 0;
@@ -300,29 +282,5 @@ fn serve(shared: &Shared, index: usize, place: Option<usize>) {
             work(&member);
         }
         member.wait();
-    }
-}
-
-/// The processors that this thread may use.
-fn allowed_processors() -> Vec<usize> {
-    // SAFETY: a set of processors is plain bits, and the call writes no more than its size.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
-        set
-    };
-    let all = 0..libc::CPU_SETSIZE as usize;
-    // SAFETY: within the set.
-    all.filter(|&place| unsafe { libc::CPU_ISSET(place, &set) })
-        .collect()
-}
-
-/// Keeps this thread to one processor, where the system allows it.
-fn keep_to(place: usize) {
-    // SAFETY: `place` comes from a set of the same size.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(place, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
     }
 }

@@ -5,7 +5,7 @@ use super::{MAX_THREADS, Team};
 
 /// Phases in which every member claims items, and sees after the barrier all that the others did before.
 fn phases(threads: usize, count: usize) {
-    let mut team = Team::new(threads, false).unwrap();
+    let mut team = Team::new(threads).unwrap();
     let done: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
     for run in 1..=3 {
         team.run(&|member| {
@@ -36,7 +36,7 @@ fn many_more_threads_than_processors_finish() {
 
 #[test]
 fn members_sleep_between_runs_and_wake() {
-    let mut team = Team::new(3, true).unwrap();
+    let mut team = Team::new(3).unwrap();
     let runs = AtomicUsize::new(0);
     for _ in 0..5 {
         team.run(&|member| {
@@ -50,7 +50,7 @@ fn members_sleep_between_runs_and_wake() {
 #[test]
 fn runs_of_items_cover_all_and_keep_within_groups() {
     for (total, group, largest) in [(60, 60, 4), (36, 12, 4), (3, 1, 4), (1, 1, 1), (50, 25, 7)] {
-        let mut team = Team::new(3, false).unwrap();
+        let mut team = Team::new(3).unwrap();
         let seen: Vec<AtomicUsize> = (0..total).map(|_| AtomicUsize::new(0)).collect();
         team.run(&|member| {
             while let Some(run) = member.claim_run(total, group, largest) {
@@ -68,7 +68,7 @@ fn runs_of_items_cover_all_and_keep_within_groups() {
 #[test]
 fn impossible_numbers_of_threads_are_refused() {
     for threads in [0, MAX_THREADS + 1] {
-        let error = Team::new(threads, false).err().unwrap();
+        let error = Team::new(threads).err().unwrap();
         assert!(error.to_string().contains(&threads.to_string()), "{error}");
     }
 }

@@ -60,7 +60,6 @@ fn settings() -> Settings {
         max_model_len: 64,
         vocabulary: 90,
         huge_pages: false,
-        pin: false,
         fusions: Fusions::ALL,
     }
 }

@@ -88,7 +88,6 @@ impl Model {
             &json!({
                 "instruction_set": report.instruction_set,
                 "threads": report.threads,
-                "pinned": report.pinned,
                 "weight_bytes": report.weight_bytes,
                 "weight_huge_bytes": report.weight_huge_bytes,
                 "kv_bytes": report.kv_bytes,

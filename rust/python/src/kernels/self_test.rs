@@ -64,7 +64,6 @@ pub(super) fn self_test(settings: &Settings) -> Result<(), Mismatch> {
                 max_model_len: 2 * BLOCK,
                 vocabulary: VOCABULARY,
                 huge_pages: false,
-                pin: false,
                 ..*settings
             };
             Ok(Engine::new(owner.clone(), small)?.logits(&step())?)

@@ -23,8 +23,6 @@ struct SettingsOptions {
     vocabulary: usize,
     #[serde(default = "yes")]
     huge_pages: bool,
-    #[serde(default)]
-    pin: bool,
     /// Fusions that are switched off.
     #[serde(default)]
     without: Vec<String>,
@@ -53,7 +51,6 @@ fn settings(options: &SettingsOptions) -> Result<Settings, OptionsError> {
         max_model_len: options.max_model_len,
         vocabulary: options.vocabulary,
         huge_pages: options.huge_pages,
-        pin: options.pin,
         fusions: fusions(&options.without)?,
     })
 }
