@@ -1,7 +1,7 @@
 """Memory of the service and its worker over many requests: what stays, stays after the first few hundred.
 
 python bench/soak.py                          # the scripted worker: at most 2 MiB from request 200 to 1,000
-python bench/soak.py --model FOLDER_OR_NAME   # a real model: at most 1 %
+python bench/soak.py --model FOLDER_OR_NAME   # a real model: at most 1 % in a thousand requests, once its cache is full
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tiny_folder import write_folder
 MIB = 1 << 20
 SCRIPTED_GROWTH_BYTES = 2 * MIB
 MODEL_GROWTH_RATIO = 0.01
+# Small enough for all of the cache's pages to be in use before the first look.
+MODEL_SETTINGS = ("--worker", "process", "--kv-cache-bytes", str(256 * MIB), "--max-running", "32")
 
 
 async def requests(url: str, first: int, last: int, options: argparse.Namespace) -> None:
@@ -75,14 +77,16 @@ def soak(service: ServiceProcess, options: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="serve this model instead of the scripted worker")
-    parser.add_argument("--settle", type=int, default=200, help="requests before the first look (default: %(default)s)")
-    parser.add_argument("--requests", type=int, default=1000, help="requests at the last look (default: %(default)s)")
+    parser.add_argument("--settle", type=int, help="requests before the first look (200; 1,200 with a model)")
+    parser.add_argument("--requests", type=int, help="requests at the last look (1,000; 2,200 with a model)")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--output-tokens", type=int, default=32)
     options = parser.parse_args()
+    options.settle = options.settle or (1200 if options.model else 200)
+    options.requests = options.requests or (2200 if options.model else 1000)
     with tempfile.TemporaryDirectory(prefix="diptych-soak-") as folder:
         model = Path(options.model) if options.model else write_folder(Path(folder) / "tiny")
-        with ServiceProcess(model, *(("--worker", "process") if options.model else ())) as service:
+        with ServiceProcess(model, *(MODEL_SETTINGS if options.model else ())) as service:
             return 0 if soak(service, options) else 1
 
 
