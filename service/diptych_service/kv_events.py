@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from diptych.errors import RequestError
 from diptych.kv_events import KvEvent, KvSnapshot, vllm_events
 from diptych.options import likely_device
 from diptych_service.errors import BadRequest
-from diptych_service.middleware import check_key
+from diptych_service.middleware import check_key, hash_keys
 
 LARGEST_PAGE = 10_000
 
@@ -24,21 +25,22 @@ class KvEventsApi:
 
     def __init__(self, engine: AsyncEngine, keys: Sequence[str]) -> None:
         self._engine = engine
-        self._keys = keys
+        self._hashes = hash_keys(keys)
 
     async def events(self, request: web.Request) -> web.Response:
         """`?start=N&limit=M`: a batch of events; without `start` a snapshot of everything, as `BlockStored` events."""
-        check_key(request, self._keys)
+        check_key(request, self._hashes)
         limit = _number(request, "limit", 1000, LARGEST_PAGE)
         if "start" not in request.query:
             snapshot = await self._engine.kv_snapshot()
-            return self._answer(snapshot.core, snapshot.next, _as_events(snapshot))
+            # As many blocks as the cache has: streams must not wait for their being written down.
+            return await asyncio.to_thread(lambda: self._answer(snapshot.core, snapshot.next, _as_events(snapshot)))
         start = _number(request, "start", 0, 2**63)
         try:
             told = await self._engine.kv_events(start, limit)
         except RequestError as error:
             raise BadRequest(str(error), param="start", code="kv_events_gone") from None
-        return self._answer(told.core, told.next, told.events)
+        return await asyncio.to_thread(self._answer, told.core, told.next, told.events)
 
     def _answer(self, core: int, following: int, events: list[KvEvent]) -> web.Response:
         offset = time.time_ns() - time.monotonic_ns()

@@ -51,41 +51,33 @@ async def refuse_while_draining(request: web.Request, handler: Handler) -> web.S
 
 def require_key(api_keys: Sequence[str]) -> Middleware:
     """Paths below /v1 need one of the keys, if there are any; probes and metrics stay open."""
-    hashes = [hashlib.sha256(key.encode()).digest() for key in api_keys]
+    hashes = hash_keys(api_keys)
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         # Its own keys, and not these, open the events of the cache.
         if hashes and request.path.startswith("/v1/") and request.path != KV_EVENTS_PATH:
-            key = _key_of(request, hashes)
-            if key is None:
-                raise _no_key()
-            request[API_KEY] = key
+            request[API_KEY] = check_key(request, hashes)
         return await handler(request)
 
     return check
 
 
-def check_key(request: web.Request, keys: Sequence[str]) -> None:
-    """Raises unless the request bears one of the keys."""
-    if _key_of(request, [hashlib.sha256(key.encode()).digest() for key in keys]) is None:
-        raise _no_key()
+def hash_keys(keys: Sequence[str]) -> list[bytes]:
+    """What `check_key` compares with, computed once."""
+    return [hashlib.sha256(key.encode()).digest() for key in keys]
 
 
-def _no_key() -> ApiError:
-    return ApiError(
-        401,
-        "A valid API key is required: send it as 'Authorization: Bearer KEY'.",
-        code="invalid_api_key",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
-
-
-def _key_of(request: web.Request, hashes: Sequence[bytes]) -> ApiKey | None:
-    """The valid key that was sent. Compares with every key, in a time that tells nothing about them."""
+def check_key(request: web.Request, hashes: Sequence[bytes]) -> ApiKey:
+    """The valid key that was sent, or raises. Compares with every key, in a time that tells nothing about them."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     given = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
     matches = [hmac.compare_digest(given, expected) for expected in hashes]
     if scheme.lower() != "bearer" or not any(matches):
-        return None
+        raise ApiError(
+            401,
+            "A valid API key is required: send it as 'Authorization: Bearer KEY'.",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
     return ApiKey(matches.index(True), name_of_key(given))

@@ -1,6 +1,6 @@
 //! The program of a step: what every member of the team runs, from the embedding to the sampled ids.
 //!
-//! A layer has eight barriers, and one more with prefill rows:
+//! A layer has eight barriers, one more with prefill rows, and two for each further format among queries, keys and values:
 //!
 //! ```text
 //! norm ┤ qkv ┤ rope, attention ┤ round ┤ output + residual ┤ norm ┤ gate, up ─ SwiGLU ┤ down + residual ┤

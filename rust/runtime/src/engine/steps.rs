@@ -1,6 +1,6 @@
 //! Steps: plans to the worker, its results to the core.
 
-use diptych_core::StepResult;
+use diptych_core::{RowStatus, StepResult};
 
 use crate::arena::Outcome;
 use crate::engine::logged_core::LoggedCore;
@@ -21,13 +21,8 @@ impl EngineThread {
                 Outcome::Pending => break None,
                 Outcome::Rows { duration_ns } => {
                     retired = true;
-                    let result = StepResult {
-                        epoch: self.epoch,
-                        step,
-                        duration_ns,
-                        rows: &self.rows,
-                    };
-                    complete(self.core.as_mut(), &result);
+                    let step = (self.epoch, step, duration_ns);
+                    complete(self.core.as_mut(), step, &self.rows);
                     if let Some(gap) = link.gap_ns() {
                         lock(&self.shared.statistics).step_gap(gap);
                     }
@@ -48,13 +43,8 @@ impl EngineThread {
     /// Takes what a worker that has ended had published before.
     pub(super) fn retire_from(&mut self, link: &mut super::link::Link) {
         while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.rows) {
-            let result = StepResult {
-                epoch: self.epoch,
-                step,
-                duration_ns,
-                rows: &self.rows,
-            };
-            complete(self.core.as_mut(), &result);
+            let step = (self.epoch, step, duration_ns);
+            complete(self.core.as_mut(), step, &self.rows);
             self.supervisor.step_retired();
         }
     }
@@ -81,9 +71,20 @@ impl EngineThread {
     }
 }
 
-fn complete(core: Option<&mut LoggedCore>, result: &StepResult<'_>) {
+/// Gives the core a step's rows. A step: its epoch, its number, the nanoseconds it took.
+fn complete(
+    core: Option<&mut LoggedCore>,
+    (epoch, step, duration_ns): (u64, u64, Option<u64>),
+    rows: &[(RowStatus, u32)],
+) {
     if let Some(core) = core {
-        let completed = core.complete(result, now_ns());
-        assert!(completed.is_ok(), "step {}: {completed:?}", result.step);
+        let result = StepResult {
+            epoch,
+            step,
+            duration_ns,
+            rows,
+        };
+        let completed = core.complete(&result, now_ns());
+        assert!(completed.is_ok(), "step {step}: {completed:?}");
     }
 }
