@@ -17,6 +17,8 @@ use crate::{Core, Event};
 struct Need {
     /// Blocks to take.
     private: u32,
+    /// One more for its first output, where that needs one.
+    first_output: u32,
     /// Blocks that the prefix cache has.
     matched: u32,
     /// Those of them that could be handed out now.
@@ -77,7 +79,7 @@ impl Core {
             return Err(WaitReason::SharedPrefix);
         }
         let need = self.need(slot);
-        self.fits_now(slot, need)?;
+        self.fits_now(need)?;
         self.fits_later(slot, need)?;
         self.take_in(slot, need.private);
         Ok(())
@@ -87,8 +89,11 @@ impl Core {
     fn need(&self, slot: u32) -> Need {
         let request = &self.requests[slot];
         let matched = request.path.len() as u32;
+        let block_size = self.config.block_size;
+        let known = request.known().div_ceil(block_size);
         Need {
-            private: request.known().div_ceil(self.config.block_size) - matched,
+            private: known - matched,
+            first_output: u32::from(request.footprint(block_size) > known),
             matched,
             revived: self.cache.evictable_among(&request.path),
             unowned: self.cache.unowned_among(&request.path),
@@ -98,21 +103,18 @@ impl Core {
     /// Whether a request that was looked up fits, now or once the launched steps have retired.
     pub(crate) fn will_have_room(&self, slot: u32) -> bool {
         let need = self.need(slot);
-        let whole = self.requests[slot].footprint(self.config.block_size);
-        let first_output = u32::from(whole > need.private + need.matched);
         let pool = &self.cache.pool;
         let available = pool.allocatable() + pool.coming() - need.revived;
         let has_row = self.rows.has_free() || self.rows.is_one_coming();
-        has_row && available >= need.private + first_output && self.fits_later(slot, need).is_ok()
+        has_row
+            && available >= need.private + need.first_output
+            && self.fits_later(slot, need).is_ok()
     }
 
     /// Whether the blocks of all known tokens are there, one for the first output, and the reserve.
-    fn fits_now(&self, slot: u32, need: Need) -> Result<(), WaitReason> {
-        let known = need.private + need.matched;
-        let whole = self.requests[slot].footprint(self.config.block_size);
-        let first_output = u32::from(whole > known);
+    fn fits_now(&self, need: Need) -> Result<(), WaitReason> {
         let available = self.cache.pool.allocatable() - need.revived;
-        let needed = need.private + first_output;
+        let needed = need.private + need.first_output;
         if available < needed {
             return Err(WaitReason::Blocks);
         }
