@@ -50,6 +50,13 @@ class KVPool:
         logical = self.storage.permute(0, 1, 3, 4, 2, 5)
         self.layers = [KVLayer(logical[layer, 0], logical[layer, 1]) for layer in range(shape.layers)]
 
+    def copy_blocks(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
+        """Copies whole blocks, all layers and heads. [C] int64 each; destinations distinct and no sources."""
+        if sources.numel():
+            device = self.storage.device
+            copied = self.storage.index_select(3, sources.to(device))
+            self.storage.index_copy_(3, destinations.to(device), copied)
+
 
 def heads_major(name: str, cache: torch.Tensor) -> torch.Tensor:
     """The view [kv_heads, blocks, block_size, head_dim] of a layer's keys or values; refuses any other memory order."""

@@ -28,6 +28,7 @@ from diptych.mailbox import Mailbox
 from diptych.model_info import ModelInfo
 from diptych.output import Output
 from diptych.params import SamplingParams, params_json
+from diptych.ranking import BestOf
 from diptych.record import RequestRecord
 from diptych.requests import Prompt, chat_prompt
 from diptych.stats import MAX_RETRY_AFTER_S, EngineStats, retry_after_s
@@ -223,10 +224,12 @@ class AsyncEngine:
             recorded = (span.span if isinstance(span, HeldSpan) else span).is_recording()
             request = self._submit(handle, make_prompt(), record, explain=recorded)
             mailbox = request[1]
+            ranking = BestOf(params) if params.ranks else None
             while True:
                 # Asked before taking: more may arrive, and the end with it, while the reader is busy with an output.
                 ended = mailbox.ended
-                for output in mailbox.take():
+                outputs = mailbox.take()
+                for output in outputs if ranking is None else ranking.take(outputs):
                     yield output
                 if ended:
                     break

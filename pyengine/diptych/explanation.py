@@ -70,10 +70,12 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 class Explanation(msgspec.Struct, frozen=True):
     """Times in nanoseconds of CLOCK_MONOTONIC; `ended` is None and `waiting_for` may be set while it is open.
 
-    `decisions` are the newest, oldest first; `forgotten` older ones are in the counts only.
+    `decisions` are the newest, oldest first; `forgotten` older ones are in the counts only. `choice` counts the outputs
+    that were drawn from the prompt.
     """
 
     submission: int
+    choice: int
     submitted: int
     ended: int | None
     waiting_for: str | None

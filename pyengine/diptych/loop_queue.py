@@ -60,6 +60,7 @@ class LoopQueue:
                 continue  # its reader has left, it is being aborted, and nobody records it
             mailbox.push(frame)
             if mailbox.ended:
+                # Once for each request: a failed one may have more frames of its choices.
                 del mailboxes[frame.request]
 
     def _close(self, loop: asyncio.AbstractEventLoop | None) -> None:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from diptych.errors import DiptychError
+from diptych.explanation import Explanation, read_explanation
 from diptych.output import FinishReason, Output, Timings, Usage
 from diptych.record import RequestRecord
 
 if TYPE_CHECKING:
     from diptych_core.engine import Accepted, Failure, Finished, Frame
+
+
+@dataclass(slots=True)
+class _Part:
+    """What a choice has that its reader has not taken."""
+
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finished: Finished | None = None
+    explanation: Explanation | None = None
 
 
 class Mailbox:
@@ -24,11 +36,10 @@ class Mailbox:
         "_accepted",
         "_error",
         "_failure",
-        "_finished",
         "_on_end",
+        "_open",
+        "_parts",
         "_request",
-        "_text",
-        "_token_ids",
         "_waiter",
         "ended",
         "record",
@@ -40,26 +51,31 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
         self._on_end: Callable[[], None] | None = None
         self._accepted: Accepted | None = None
+        self._open = record.params.num_drawn
+        self._parts: dict[int, _Part] = {}
         self._request: int | None = None
-        self._text: list[str] = []
-        self._token_ids: list[int] = []
-        self._finished: Finished | None = None
         self._failure: Failure | None = None
         self._error: DiptychError | None = None
 
     def push(self, frame: Frame) -> None:
         self.record.saw(frame)
+        self._open -= frame.finished is not None
+        over = self._open == 0 or frame.failure is not None
         if self._on_end is not None:
-            if frame.finished is not None or frame.failure is not None:
+            if over:
                 self._end_unread()
             return
         self._accepted = frame.accepted or self._accepted
         self._request = frame.request
-        if frame.text:
-            self._text.append(frame.text)
-        self._token_ids += frame.token_ids
-        self._finished, self._failure = frame.finished, frame.failure
-        self.ended = self._finished is not None or self._failure is not None
+        if frame.text or frame.token_ids or frame.finished is not None:
+            part = self._parts.setdefault(frame.choice, _Part())
+            part.text.append(frame.text)
+            part.token_ids += frame.token_ids
+            part.finished = frame.finished
+            if frame.explanation is not None and self.record.params.explain:
+                part.explanation = read_explanation(frame.explanation)
+        self._failure = frame.failure
+        self.ended = over
         self._wake()
 
     def fail(self, error: DiptychError) -> None:
@@ -74,7 +90,7 @@ class Mailbox:
     def leave(self, on_end: Callable[[], None]) -> None:
         """The reader is gone: from now on only the record is kept, and `on_end` is called once it is complete."""
         self._on_end = on_end
-        self._accepted, self._text, self._token_ids = None, [], []
+        self._accepted, self._parts = None, {}
 
     @property
     def left(self) -> bool:
@@ -82,7 +98,7 @@ class Mailbox:
 
     async def wait(self) -> None:
         """Until something was pushed since the last `take`."""
-        if self._accepted is None and not self._token_ids and not self._text and not self.ended:
+        if self._accepted is None and not self._parts and not self.ended:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -90,7 +106,7 @@ class Mailbox:
                 self._waiter = None
 
     def take(self) -> list[Output]:
-        """Everything there is, the acceptance as an output of its own; the last one has a finish reason."""
+        """Everything there is, the acceptance as an output of its own; the last one of a choice has a finish reason."""
         outputs = []
         if self._accepted is not None:
             accepted, self._accepted = self._accepted, None
@@ -101,30 +117,18 @@ class Mailbox:
                 prompt_ids=accepted.prompt_ids,
             )
             outputs.append(first)
-        finished, self._finished = self._finished, None
-        if finished is not None and finished.reason != "abort":
-            outputs.append(self._last(finished))
-        elif self._text or self._token_ids:
-            outputs.append(Output(text="".join(self._text), token_ids=self._token_ids))
-        self._text, self._token_ids = [], []
+        parts, self._parts = self._parts, {}
+        for choice, part in parts.items():
+            finished, text = part.finished, "".join(part.text)
+            if finished is not None and finished.reason != "abort":
+                outputs.append(_last(choice, part, finished))
+            elif text or part.token_ids:
+                outputs.append(Output(text=text, token_ids=part.token_ids, choice=choice))
         return outputs
 
     def failure(self) -> Failure | DiptychError | None:
         """What ended the stream, if it was no regular end; to be asked when `take` gave all there was."""
         return self._error or self._failure
-
-    def _last(self, finished: Finished) -> Output:
-        reason = finished.stop_string if finished.stop_string is not None else finished.stop_token
-        return Output(
-            text="".join(self._text),
-            token_ids=self._token_ids,
-            finish_reason=cast("FinishReason", finished.reason),
-            stop_reason=reason,
-            usage=Usage(finished.prompt_tokens, finished.completion_tokens, finished.cached_tokens),
-            timings=Timings(*finished.timings),
-            preemptions=finished.preemptions,
-            explanation=self.record.explanation if self.record.params.explain else None,
-        )
 
     def _end_unread(self) -> None:
         on_end, self._on_end = self._on_end, None
@@ -135,3 +139,19 @@ class Mailbox:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _last(choice: int, part: _Part, finished: Finished) -> Output:
+    reason = finished.stop_string if finished.stop_string is not None else finished.stop_token
+    return Output(
+        text="".join(part.text),
+        token_ids=part.token_ids,
+        finish_reason=cast("FinishReason", finished.reason),
+        stop_reason=reason,
+        usage=Usage(finished.prompt_tokens, finished.completion_tokens, finished.cached_tokens),
+        timings=Timings(*finished.timings),
+        preemptions=finished.preemptions,
+        explanation=part.explanation,
+        choice=choice,
+        mean_logprob=finished.mean_logprob,
+    )

@@ -21,6 +21,7 @@ from diptych.errors import (
 from diptych.handle import EngineHandle
 from diptych.output import Completion, FinishReason, Timings, Usage
 from diptych.params import SamplingParams, params_json
+from diptych.ranking import best_completions
 from diptych.requests import Prompt, chat_prompt
 from diptych.stats import EngineStats
 
@@ -82,7 +83,7 @@ class LLM:
         *,
         add_special_tokens: bool = True,
     ) -> list[Completion]:
-        """Continue each prompt (text or token ids); results in the prompts' order.
+        """Continue each prompt (text or token ids); results in the prompts' order, the choices of one side by side.
 
         `params` for all, or one for each. Raises the first error met and aborts the others.
         """
@@ -133,7 +134,7 @@ class _Batch:
         self._handle, self._queue, self._prompts, self._params = handle, queue, prompts, params
         self._pending = deque(range(len(prompts)))
         self._open: dict[int, int] = {}
-        self._partials = [_Partial() for _ in prompts]
+        self._partials = [[_Partial() for _ in range(each.num_drawn)] for each in params]
         self._limit = handle.config.max_queued_requests
 
     def run(self) -> list[Completion]:
@@ -142,7 +143,11 @@ class _Batch:
             if self._queue.wait(WAIT_S):
                 for frame in self._queue.drain():
                     self._take(frame)
-        return [_completion(partial) for partial in self._partials]
+        results = []
+        for partials, params in zip(self._partials, self._params, strict=True):
+            drawn = [_completion(choice, partial) for choice, partial in enumerate(partials)]
+            results += best_completions(drawn, params)
+        return results
 
     def _fill(self) -> None:
         while self._pending and len(self._open) < self._limit:
@@ -153,8 +158,10 @@ class _Batch:
             self._open[number] = index
 
     def _take(self, frame: Frame) -> None:
-        index = self._open[frame.request]
-        partial = self._partials[index]
+        index = self._open.get(frame.request)
+        if index is None:
+            return  # another choice has failed, and the request with it
+        partial = self._partials[index][frame.choice]
         if frame.accepted is not None:
             partial.prompt_ids = frame.accepted.prompt_ids
         partial.text.append(frame.text)
@@ -166,11 +173,12 @@ class _Batch:
                 error = error.without_max_tokens()
             self._failed(index, error)
         elif frame.finished is not None:
-            del self._open[frame.request]
             if frame.finished.reason == "abort":
                 raise EngineFailure("the request was aborted", kind="aborted")
             partial.finished = frame.finished
-            self._limit += 1
+            if all(partial.finished is not None for partial in self._partials[index]):
+                del self._open[frame.request]
+                self._limit += 1
 
     def _failed(self, index: int, error: DiptychError) -> None:
         """The queue belongs to other threads too: what found it full is sent again. Any other error ends the batch."""
@@ -182,7 +190,7 @@ class _Batch:
             time.sleep(FULL_PAUSE_S)
 
 
-def _completion(partial: _Partial) -> Completion:
+def _completion(choice: int, partial: _Partial) -> Completion:
     finished = partial.finished
     assert finished is not None
     return Completion(
@@ -194,4 +202,6 @@ def _completion(partial: _Partial) -> Completion:
         timings=Timings(*finished.timings),
         prompt_ids=partial.prompt_ids,
         preemptions=finished.preemptions,
+        choice=choice,
+        mean_logprob=finished.mean_logprob,
     )

@@ -12,11 +12,13 @@ FinishReason = Literal["stop", "length", "timeout"]
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one request. `cached_tokens` of the prompt were found in the prefix cache at first admission."""
+    """Tokens of one choice. `cached_tokens` of the prompt were found in the prefix cache at first admission."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    # Of the outputs that were drawn from the same prompt and not given (`best_of`); on the best one alone.
+    discarded_tokens: int = 0
 
 
 class Timings(msgspec.Struct, frozen=True):
@@ -33,8 +35,10 @@ class Output(msgspec.Struct, frozen=True):
     """One step of a stream. `text` and `token_ids` are what is new since the last one.
 
     The first output of a request has `accepted` set, no text, its number `request` (see `AsyncEngine.explain`) and
-    `prompt_tokens` (`prompt_ids` if asked for). The last one has `finish_reason`, `usage`, `timings` and, if asked for,
+    `prompt_tokens` (`prompt_ids` if asked for). With `n` above 1 each of the others belongs to one `choice`; between
+    choices any order is possible. The last one of a choice has `finish_reason`, `usage`, `timings` and, if asked for,
     `explanation`; `stop_reason` is the stop string or stop token id that ended it.
+    With `best_of` above `n` each choice is one output, when all have ended; the others have no `mean_logprob`.
     """
 
     text: str = ""
@@ -48,11 +52,13 @@ class Output(msgspec.Struct, frozen=True):
     usage: Usage | None = None
     timings: Timings | None = None
     preemptions: int = 0
+    choice: int = 0
+    mean_logprob: float | None = None
     explanation: Explanation | None = None
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """The whole result of one prompt of a batch."""
+    """One whole output of one prompt of a batch; `choice` counts those of a prompt, with `n` above 1."""
 
     text: str
     token_ids: list[int]
@@ -62,3 +68,5 @@ class Completion(msgspec.Struct, frozen=True):
     timings: Timings
     prompt_ids: list[int] | None = None
     preemptions: int = 0
+    choice: int = 0
+    mean_logprob: float | None = None

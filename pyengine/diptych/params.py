@@ -14,6 +14,7 @@ MAX_STOP_STRINGS = 128
 MAX_STOP_BYTES = 64 * 1024
 MAX_PROBLEMS_SHOWN = 10
 MAX_SALT_BYTES = 512
+MAX_CHOICES = 128
 
 
 class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,6 +26,11 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `seed`: int64; None draws one. `logit_bias`: token id to -100..100.
     - `stop`: at most 128 strings, 64 KiB together; the output ends before the first that appears, or with it if
       `include_stop_str_in_output`. `stop_token_ids`: ids that end the output. `ignore_eos`: the model's end does not.
+    - `n`: outputs drawn from the one prompt, 1..128 and at most `max_running`; each has its own random numbers, stop
+      search and end. With temperature 0 they are equal.
+    - `best_of`: draw this many outputs and give the `n` whose tokens have the highest mean log probability, best first,
+      once all have ended; 1..128, at least `n`. The log probabilities are those with penalties and bias, before
+      temperature.
     - `skip_special_tokens`: leave special tokens out of the text. `return_prompt_ids`: the first output has them.
     - `target_itl_ms`: how long the gap between two tokens may be, instead of the engine's own setting; the strictest of
       the running requests decides how much of others' prompts is computed beside them.
@@ -56,6 +62,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip_special_tokens: bool = True
     return_prompt_ids: bool = False
     target_itl_ms: float | None = None
+    n: int = 1
+    best_of: int | None = None
     priority: int = 0
     tenant: str | None = None
     timeout: float | None = None
@@ -64,6 +72,16 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_ttl: float | None = None
     cache_retention: int = 0
     explain: bool = False
+
+    @property
+    def num_drawn(self) -> int:
+        """Outputs that are drawn from the prompt."""
+        return self.best_of or self.n
+
+    @property
+    def ranks(self) -> bool:
+        """Whether more outputs are drawn than given."""
+        return self.num_drawn > self.n
 
     def validate(self, vocabulary: int | None = None) -> None:
         """Raise one `InvalidParameterError` that lists every problem; with `vocabulary`, token ids must be below it."""
@@ -82,6 +100,10 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
     found.between(0.0, 1.0, "min_p")
     found.between(-2.0, 2.0, "presence_penalty", "frequency_penalty")
     found.at_least(-1, "top_k")
+    for name, value in found.values("best_of"):
+        found.require(name, "n" in found.skip or value >= params.n, f"at least n, which is {params.n}")
+    for name, value in found.values("n", "best_of"):
+        found.require(name, 1 <= value <= MAX_CHOICES, f"a number from 1 to {MAX_CHOICES}")
     for name, value in found.values("top_p"):
         found.require(name, 0.0 < value <= 1.0, "a number above 0, at most 1")
     for name, value in found.values("repetition_penalty"):
@@ -174,6 +196,9 @@ def params_json(params: SamplingParams, *, add_special_tokens: bool, explain: bo
     content["logit_bias"] = sorted(params.logit_bias.items())
     content["stop"] = list(params.stop)
     content["stop_token_ids"] = list(params.stop_token_ids)
+    content["n"] = params.num_drawn
+    content["mean_logprob"] = params.ranks
+    del content["best_of"]
     content["add_special_tokens"] = add_special_tokens
     target = content.pop("target_itl_ms")
     if target is not None:

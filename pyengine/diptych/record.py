@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Counts are what this process has seen; `timings` come with the core's end of the request. Times: monotonic ns."""
+    """Counts are what this process has seen, of all choices together; `timings` are those of the choice that the core
+    ended last. Times: monotonic ns."""
 
     operation: str
     model: str
@@ -43,15 +44,17 @@ class RequestRecord:
             if not self.first_token_ns:
                 self.first_token_ns = time.monotonic_ns()
             self.completion_tokens += len(frame.token_ids)
-        if frame.explanation is not None:
+        # Of several choices the first: it computes the prompt for all.
+        if frame.explanation is not None and frame.choice == 0:
             self.explanation = read_explanation(frame.explanation)
         end = frame.finished or frame.failure
         if end is not None:
             self.timings = Timings(*end.timings)
             self.prompt_tokens = end.prompt_tokens or self.prompt_tokens
-            self.completion_tokens = end.completion_tokens
+            if self.params.num_drawn == 1:
+                self.completion_tokens = end.completion_tokens
         if frame.finished is not None:
             self.cached_tokens = frame.finished.cached_tokens
             self.finish_reason = frame.finished.reason
-            self.preemptions = frame.finished.preemptions
-            self.events = frame.finished.events
+            self.preemptions += frame.finished.preemptions
+            self.events = [*self.events, *frame.finished.events]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from diptych import Explanation, Output, Usage
-from diptych_service.chunks import Identity, total_usage
+from diptych_service.chunks import Identity, counted_once, total_usage
 
 
 class Answer:
@@ -19,9 +19,10 @@ class Answer:
         self._prompt_ids: list[int] | None = None
         self._last: Output | None = None
 
+    def accept(self, output: Output) -> None:
+        self._prompt_ids = output.prompt_ids
+
     def add(self, output: Output) -> None:
-        if output.accepted:
-            self._prompt_ids = output.prompt_ids
         self._texts.append(output.text)
         self._token_ids += output.token_ids
         if output.finish_reason is not None:
@@ -59,34 +60,40 @@ class Answer:
         return fields
 
 
-def completion_body(identity: Identity, answers: list[Answer], *, token_ids: bool) -> bytes:
+def usages_of(answers: list[Answer], per_prompt: int) -> list[Usage]:
+    return counted_once([answer.usage for answer in answers], per_prompt)
+
+
+def completion_body(identity: Identity, answers: list[Answer], per_prompt: int, *, token_ids: bool) -> bytes:
     choices = []
     for index, answer in enumerate(answers):
         choice = {"text": answer.text, **answer.choice(index, token_ids=token_ids)}
         if token_ids:
             choice["prompt_token_ids"] = answer.prompt_ids
         choices.append(choice)
-    return _body(identity, "text_completion", choices, answers)
+    return _body(identity, "text_completion", choices, _total(answers, per_prompt))
 
 
-def chat_body(identity: Identity, answers: list[Answer], *, token_ids: bool) -> bytes:
-    (answer,) = answers
-    message = {"role": "assistant", "content": answer.text, "refusal": None}
-    choice = {"message": message, **answer.choice(0, token_ids=token_ids)}
-    extra = {"prompt_token_ids": answer.prompt_ids} if token_ids else {}
-    return _body(identity, "chat.completion", [choice], answers, extra)
+def chat_body(identity: Identity, answers: list[Answer], per_prompt: int, *, token_ids: bool) -> bytes:
+    choices = []
+    for index, answer in enumerate(answers):
+        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        choices.append({"message": message, **answer.choice(index, token_ids=token_ids)})
+    extra = {"prompt_token_ids": answers[0].prompt_ids} if token_ids else {}
+    return _body(identity, "chat.completion", choices, _total(answers, per_prompt), extra)
 
 
-def explanations_of(answers: list[Answer]) -> list[Explanation]:
+def _total(answers: list[Answer], per_prompt: int) -> dict[str, Any]:
     told = [answer.explanation for answer in answers]
-    return [explanation for explanation in told if explanation is not None]
+    explanations = [explanation for explanation in told if explanation is not None]
+    return total_usage(usages_of(answers, per_prompt), explanations)
 
 
 def _body(
     identity: Identity,
     object_name: str,
     choices: list[dict[str, Any]],
-    answers: list[Answer],
+    usage: dict[str, Any],
     extra: dict[str, Any] | None = None,
 ) -> bytes:
     body = {
@@ -95,7 +102,7 @@ def _body(
         "created": identity.created,
         "model": identity.model,
         "choices": choices,
-        "usage": total_usage([answer.usage for answer in answers], explanations_of(answers)),
+        "usage": usage,
         **(extra or {}),
     }
     return msgspec.json.encode(body)

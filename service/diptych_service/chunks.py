@@ -48,11 +48,20 @@ def usage_of(prompt: int, completion: int, cached: int | None) -> dict[str, Any]
 
 
 def total_usage(usages: list[Usage], explanations: list[Explanation] | None = None) -> dict[str, Any]:
-    """Over all prompts of a request; explanations, one a prompt, where the client asked for them."""
+    """Over all prompts of a request; explanations, one a choice, where the client asked for them."""
     prompt = sum(usage.prompt_tokens for usage in usages)
-    completion = sum(usage.completion_tokens for usage in usages)
+    completion = sum(usage.completion_tokens + usage.discarded_tokens for usage in usages)
     total = usage_of(prompt, completion, sum(usage.cached_tokens for usage in usages))
     return {**total, "explanations": explanations} if explanations else total
+
+
+def counted_once(usages: list[Usage], per_prompt: int) -> list[Usage]:
+    """The usages of choices, those of one prompt side by side, with each prompt in the first of them alone."""
+    if per_prompt == 1:
+        return usages
+    return [
+        usage if index % per_prompt == 0 else Usage(0, usage.completion_tokens, 0) for index, usage in enumerate(usages)
+    ]
 
 
 def text_json(text: str) -> bytes:
@@ -71,7 +80,7 @@ def string_or_number(value: str | int) -> bytes:
 class ChoiceState:
     """What is known about one choice while it streams."""
 
-    __slots__ = ("completion_tokens", "explanation", "pending_ids", "prompt_ids", "prompt_tokens", "usage")
+    __slots__ = ("completion_tokens", "explanation", "opened", "pending_ids", "prompt_ids", "prompt_tokens", "usage")
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
@@ -80,6 +89,7 @@ class ChoiceState:
         self.prompt_ids: list[int] | None = None
         self.usage: Usage | None = None
         self.explanation: Explanation | None = None
+        self.opened = False
 
 
 class Chunks(ABC):
@@ -89,15 +99,15 @@ class Chunks(ABC):
     # Whether the last text and the finish reason share a chunk.
     finish_with_text: ClassVar[bool]
 
-    def __init__(self, identity: Identity, view: StreamView, num_choices: int) -> None:
+    def __init__(self, identity: Identity, view: StreamView, num_prompts: int, per_prompt: int = 1) -> None:
         self._view = view
-        self.choices = [ChoiceState() for _ in range(num_choices)]
+        self._per_prompt = per_prompt
+        self.choices = [ChoiceState() for _ in range(num_prompts * per_prompt)]
         common = {"id": identity.id, "object": self.object_name, "created": identity.created, "model": identity.model}
         self._start = b"data: " + _encode(common)[:-1]
         self._head = self._start + b',"choices":[{"index":'
         # With include_usage every chunk but the last has a null usage; without, none has the key.
         self._end = b'}],"usage":null}\n\n' if view.include_usage else b"}]}\n\n"
-        self._opened = False
         self._num_accepted = 0
         self._num_finished = 0
 
@@ -110,17 +120,23 @@ class Chunks(ABC):
         return self._num_finished == len(self.choices)
 
     def usages(self) -> list[Usage]:
-        """Of the choices that have finished."""
-        return [choice.usage for choice in self.choices if choice.usage is not None]
+        """Of the choices, all of which have finished; each prompt is in one of them."""
+        usages = [choice.usage for choice in self.choices if choice.usage is not None]
+        return counted_once(usages, self._per_prompt)
 
-    def of(self, index: int, output: Output) -> bytes:
-        """The chunks for one output: nothing while its text is held back."""
+    def of(self, prompt: int, output: Output) -> bytes:
+        """The chunks for one output of the stream of a prompt: nothing while its text is held back."""
+        first = prompt * self._per_prompt
         if output.accepted:
-            self._accept(self.choices[index], output)
+            for choice in self.choices[first : first + self._per_prompt]:
+                self._accept(choice, output)
+            return b""
+        index = first + output.choice
         chunks = self._of(index, output)
-        if chunks and not self._opened:
-            self._opened = True
-            return self._opening() + chunks
+        choice = self.choices[index]
+        if chunks and not choice.opened:
+            choice.opened = True
+            return self._opening(index) + chunks
         return chunks
 
     def closing(self) -> bytes:
@@ -155,8 +171,8 @@ class Chunks(ABC):
         before = self._chunk(index, self._text(output.text), _UNFINISHED) if output.text else b""
         return before + self._chunk(index, self._text(""), finish)
 
-    def _opening(self) -> bytes:
-        """What precedes the first chunk."""
+    def _opening(self, index: int) -> bytes:
+        """What precedes the first chunk of a choice."""
         return b""
 
     @abstractmethod
@@ -191,9 +207,9 @@ class ChatChunks(Chunks):
     object_name = "chat.completion.chunk"
     finish_with_text = False
 
-    def _opening(self) -> bytes:
-        first = b'0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
-        choice = self.choices[0]
+    def _opening(self, index: int) -> bytes:
+        first = b'%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null' % index
+        choice = self.choices[index]
         # Sent together with the first text, but before it.
         end = self._end_of(choice, 0)
         if self._view.token_ids and choice.prompt_ids is not None:

@@ -45,12 +45,12 @@ _NO_EFFECT = frozenset(
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
+    "early_stopping": (False,),
     "echo": (False,),
     "kv_transfer_params": ({},),
     "length_penalty": (1,),
     "logprob_token_ids": ([],),
     "min_tokens": (0,),
-    "n": (1,),
     "prompt_logprobs": (),
     "repetition_detection": (),
     "response_format": ({"type": "text"},),
@@ -69,7 +69,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 COMPLETION_FIELDS = FieldTable(
     honoured=frozenset(CompletionRequest.__struct_fields__),
     no_effect=_NO_EFFECT,
-    refused=_REFUSED | {"best_of": (1,), "logprobs": (False,), "prompt_embeds": (), "suffix": ("",)},
+    refused=_REFUSED | {"logprobs": (False,), "prompt_embeds": (), "suffix": ("",)},
 )
 CHAT_FIELDS = FieldTable(
     honoured=frozenset(ChatRequest.__struct_fields__),

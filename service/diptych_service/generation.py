@@ -13,7 +13,7 @@ from aiohttp import web
 from diptych import AsyncEngine, Output
 from diptych.errors import RequestError
 from diptych_service import tracing
-from diptych_service.answers import Answer, chat_body, completion_body
+from diptych_service.answers import Answer, chat_body, completion_body, usages_of
 from diptych_service.body import read_request
 from diptych_service.chunks import DONE, ChatChunks, Chunks, CompletionChunks, Identity, StreamView
 from diptych_service.errors import ApiError, BadRequest, from_exception, model_not_found, shutting_down
@@ -34,6 +34,13 @@ Source = AsyncGenerator[Output, None]
 # Completions without max_tokens get this many, as in the OpenAI API; chat gets what the context leaves.
 COMPLETION_MAX_TOKENS = 16
 EXPLAIN_HEADER = "x-diptych-explain"
+
+
+class Sources(NamedTuple):
+    """One stream for each prompt of a request, with the outputs of its `choices`."""
+
+    streams: Sequence[Source]
+    choices: int
 
 
 class Endpoint(NamedTuple):
@@ -73,7 +80,7 @@ class Generation:
             )
             for prompt in prompts
         ]
-        return await self._answer(request, body, ignored, COMPLETIONS, sources)
+        return await self._answer(request, body, ignored, COMPLETIONS, Sources(sources, params.n))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body, ignored, arrived = await self._read(request, ChatRequest, CHAT_FIELDS)
@@ -94,7 +101,7 @@ class Generation:
             chat_template_kwargs=body.chat_template_kwargs,
             span=tracing.span_for_sources(request, 1),
         )
-        return await self._answer(request, body, ignored + ignored_in_messages, CHAT, [source])
+        return await self._answer(request, body, ignored + ignored_in_messages, CHAT, Sources([source], params.n))
 
     async def _read(
         self, request: web.Request, struct: type[Request], table: FieldTable
@@ -108,6 +115,12 @@ class Generation:
         tracing.name_model(request, model, bool(body.stream))
         if body.model is not None and body.model != model:
             raise model_not_found(body.model)
+        if body.stream and body.best_of is not None and body.best_of > (body.n or 1):
+            message = (
+                f"best_of={body.best_of} with n={body.n or 1} cannot be streamed, because which outputs are best is "
+                "known at the end: leave out stream or best_of."
+            )
+            raise BadRequest(message, param="best_of", code="invalid_parameter")
         if body.stream_options is not None and not body.stream:
             message = "stream_options is only allowed when stream is true."
             raise BadRequest(message, param="stream_options", code="invalid_parameter")
@@ -119,7 +132,7 @@ class Generation:
         body: SamplingFields,
         ignored: list[str],
         endpoint: Endpoint,
-        sources: Sequence[Source],
+        sources: Sources,
     ) -> web.StreamResponse:
         identity = Identity(endpoint.id_prefix + secrets.token_hex(16), int(time.time()), self._model_name())
         tracing.name_response(request, identity.id)
@@ -127,7 +140,7 @@ class Generation:
         with request.app[LIFECYCLE].track():
             if body.stream:
                 view = stream_view(body)
-                chunks = endpoint.chunks(identity, view, len(sources))
+                chunks = endpoint.chunks(identity, view, len(sources.streams), sources.choices)
                 return await Stream(request, chunks, headers, endpoint.prompt_field).run(sources)
             try:
                 answers = await _collect(sources)
@@ -137,8 +150,8 @@ class Generation:
                 raise shutting_down() from None
             except RequestError as error:
                 raise from_exception(error, endpoint.prompt_field) from None
-        tracing.record_usage(request, [answer.usage for answer in answers])
-        payload = endpoint.body(identity, answers, token_ids=bool(body.return_token_ids))
+        tracing.record_usage(request, usages_of(answers, sources.choices))
+        payload = endpoint.body(identity, answers, sources.choices, token_ids=bool(body.return_token_ids))
         return web.Response(body=payload, content_type="application/json", headers=headers)
 
 
@@ -173,12 +186,18 @@ def stream_view(body: SamplingFields) -> StreamView:
     )
 
 
-async def _collect(sources: Sequence[Source]) -> list[Answer]:
-    answers = [Answer() for _ in sources]
-    async with Merge(sources) as outputs:
+async def _collect(sources: Sources) -> list[Answer]:
+    """The answers, those of one prompt side by side."""
+    answers = [Answer() for _ in range(len(sources.streams) * sources.choices)]
+    async with Merge(sources.streams) as outputs:
         async for batch in outputs:
-            for index, output in batch:
-                answers[index].add(output)
+            for source, output in batch:
+                first = source * sources.choices
+                if output.accepted:
+                    for answer in answers[first : first + sources.choices]:
+                        answer.accept(output)
+                else:
+                    answers[first + output.choice].add(output)
     return answers
 
 
@@ -203,7 +222,7 @@ class Stream:
             }
         )
 
-    async def run(self, sources: Sequence[Source]) -> web.StreamResponse:
+    async def run(self, sources: Sources) -> web.StreamResponse:
         try:
             tail = await self._to_the_end(sources)
             self._watch.wrote(self._request.transport, len(tail))
@@ -214,7 +233,7 @@ class Stream:
             tracing.record_disconnect(self._request)
         return self._response
 
-    async def _to_the_end(self, sources: Sequence[Source]) -> bytes:
+    async def _to_the_end(self, sources: Sources) -> bytes:
         """Stream everything but the last write, which is returned: the end, or the error that came instead."""
         try:
             return await self._generate(sources)
@@ -227,10 +246,10 @@ class Stream:
         except Exception as error:
             return self._failed(from_exception(error, self._prompt_field))
 
-    async def _generate(self, sources: Sequence[Source]) -> bytes:
+    async def _generate(self, sources: Sources) -> bytes:
         chunks = self._chunks
         unwritten: list[bytes] = []
-        async with Merge(sources) as outputs:
+        async with Merge(sources.streams) as outputs:
             async for batch in outputs:
                 for index, output in batch:
                     unwritten.append(chunks.of(index, output))

@@ -30,6 +30,8 @@ _SAME = (
     "ttft_timeout",
     "cache_ttl",
     "cache_retention",
+    "n",
+    "best_of",
 )
 
 

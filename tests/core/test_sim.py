@@ -98,9 +98,9 @@ def test_a_core_explains_and_tells_what_it_holds() -> None:
     assert (told["waiting_for"], told["waits"]) == ("worker", [{"reason": "worker", "ns": 50, "steps": 0}])
     plan = core.plan(200)
     assert plan is not None
-    assert (plan.token_ids, plan.sampling, plan.query_starts) == (list(range(9)), [(7, 0)], [0, 9])
+    assert (plan.token_ids, plan.sampling, plan.query_starts) == (list(range(9)), [(7, 0, 0)], [0, 9])
     core.complete(plan.epoch, plan.step, [("ok", 3)], 300)
-    assert core.take_tokens() == [(7, 0, 3)]
+    assert core.take_tokens() == [(7, 0, 0, 3)]
     assert core.explain(first, 300) is None
     told = json.loads(core.explain_ended(7) or b"null")
     assert told["cache"] == {"queried": 9, "cached": 0, "end": {"reason": "never_stored"}}

@@ -9,7 +9,7 @@ from hypothesis import given
 from sampling_cases import BATCH, INF, NAN
 from slow_sampler import Row, sampling_rows, slow_sample
 
-from diptych.sampling.sampler import sample
+from diptych.sampling.sampler import log_probabilities, sample
 from diptych_core import kernels
 
 PLAIN = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -27,7 +27,7 @@ def run(logits, rows, instruction_set=None):
     """(id, status) of each row."""
     array = np.asarray(logits, dtype=np.float32)
     options = {"vocabulary": array.shape[1], "instruction_set": instruction_set, "rows": [described(r) for r in rows]}
-    status, ids = kernels.sample(array.reshape(-1), json.dumps(options).encode())
+    status, ids, _ = kernels.sample(array.reshape(-1), json.dumps(options).encode())
     return list(zip(list(memoryview(ids)), list(memoryview(status)), strict=True))
 
 
@@ -37,6 +37,25 @@ def test_every_row_equals_the_slow_sampler(name, batch):
     logits, rows = [part for part, _ in batch], [row for _, row in batch]
     found = [slow_sample(torch.tensor(part, dtype=torch.float32), row) for part, row in batch]
     assert run(logits, rows, name) == [(0, 1) if one is None else (one[0], 0) for one in found]
+
+
+@pytest.mark.parametrize("name", kernels.instruction_sets())
+def test_log_probabilities_equal_the_batched_samplers(name):
+    generator = torch.Generator().manual_seed(6)
+    logits = torch.randn(12, 3000, generator=generator) * 4
+    rows = [
+        Row(temperature=[0.0, 2.0][index % 2], seed=index, prompt=[5, 6], output=[7, 7], repetition_penalty=1.5)
+        for index in range(12)
+    ]
+    options = {"vocabulary": 3000, "instruction_set": name, "rows": [described(row) for row in rows]}
+    _, ids, found = kernels.sample(logits.numpy().reshape(-1), json.dumps(options).encode())
+    adjusted = logits.clone()
+    expected_ids, _ = sample(adjusted, sampling_rows(rows))
+    assert list(memoryview(ids)) == expected_ids.tolist()
+    expected = log_probabilities(adjusted, expected_ids)
+    plain = torch.log_softmax(adjusted.double(), dim=-1).gather(1, expected_ids.long().unsqueeze(1)).squeeze(1)
+    assert torch.allclose(expected.double(), plain, atol=1e-6)
+    assert np.allclose(np.asarray(memoryview(found)), expected.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", kernels.instruction_sets())

@@ -196,10 +196,10 @@ def test_other_values_of_refused_fields_are_refused_by_name(table: FieldTable) -
 
 def test_true_is_not_one() -> None:
     with pytest.raises(BadRequest):
-        screen(encoded({"n": True}), COMPLETION_FIELDS)
+        screen(encoded({"stream_interval": True}), COMPLETION_FIELDS)
     with pytest.raises(BadRequest):
         screen(encoded({"echo": 0}), COMPLETION_FIELDS)
-    assert screen(encoded({"n": 1.0}), COMPLETION_FIELDS) == ({}, [])
+    assert screen(encoded({"stream_interval": 1.0}), COMPLETION_FIELDS) == ({}, [])
 
 
 def test_fields_without_effect_are_named() -> None:
@@ -221,7 +221,9 @@ def test_fields_without_effect_are_named() -> None:
         (b'{"prompt":"a","seed":' + b"9" * 5000 + b"}", "seed"),
         (b'{"prompt":null}', "prompt"),
         (b'{"prompt":{}}', "prompt"),
+        (b'{"prompt":"a","stream_interval":1e999}', "stream_interval"),
         (b'{"prompt":"a","n":1e999}', "n"),
+        (b'{"prompt":"a","n":"2"}', "n"),
         (b'{"prompt":"a","logit_bias":{"5":"x"}}', "logit_bias[...]"),
         (b'{"prompt":"a","stream":1}', "stream"),
         (b'{"prompt":"a","stop":[1]}', "stop[0]"),

@@ -47,6 +47,7 @@ class Finished:
     prompt_tokens: int = 3
     completion_tokens: int = 2
     cached_tokens: int = 0
+    mean_logprob: float | None = None
     timings: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     preemptions: int = 0
     events: list[tuple[int, str]] = field(default_factory=list)
@@ -65,6 +66,7 @@ class Failure:
 @dataclass(frozen=True)
 class Frame:
     request: int
+    choice: int = 0
     accepted: Accepted | None = None
     text: str = ""
     token_ids: list[int] = field(default_factory=list)

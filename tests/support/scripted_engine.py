@@ -50,6 +50,8 @@ PARAMS: dict[str, Any] = {
     "cache_salt": "",
     "cache_ttl": None,
     "cache_retention": 0,
+    "n": 1,
+    "mean_logprob": False,
 }
 
 

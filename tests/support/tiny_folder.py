@@ -37,10 +37,11 @@ class HashOracle:
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=True).ids
 
-    def continuation(self, prompt: list[int], length: int) -> list[int]:
-        ids = list(prompt)
+    def continuation(self, prompt: list[int], length: int, choice: int = 0) -> list[int]:
+        """The hash of a further choice has its index behind the tokens."""
+        ids, behind = list(prompt), [choice] if choice else []
         for _ in range(length):
-            digest = xxhash.xxh3_64_intdigest(b"".join(token.to_bytes(4, "little") for token in ids))
+            digest = xxhash.xxh3_64_intdigest(b"".join(token.to_bytes(4, "little") for token in ids + behind))
             token = digest % self.vocabulary
             while token in self._never:
                 token = (token + 1) % self.vocabulary

@@ -115,8 +115,9 @@ class NativeRunner:
         )
 
     def run(self, step: Any) -> StepResult:
-        status, ids = self.worker.run(step, None)
-        return StepResult(_tensor(status, torch.int32), _tensor(ids, torch.int32))
+        status, ids, logprobs = self.worker.run(step, None)
+        found = _tensor(logprobs, torch.float32)
+        return StepResult(_tensor(status, torch.int32), _tensor(ids, torch.int32), found)
 
     def logits(self, step: Any) -> torch.Tensor:
         return _tensor(self.model.logits(step), torch.float32).view(-1, self.sizes.vocabulary)

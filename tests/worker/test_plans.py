@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 from worker_rig import BLOCK, KERNELS, VOCABULARY, Schedule, poison, start_either, step_counts, write_random_llama
 
 from diptych.worker.plan import PLACEHOLDER, PlanError, Sizes
+from diptych.worker.runner import ModelRunner
 from diptych.worker.step import RowState
 from diptych.worker.synthetic_step import SyntheticStep
 
@@ -113,13 +114,39 @@ def test_a_placeholder_in_a_prefill_row_is_refused(runner):
 def test_fields_that_are_not_built_are_refused_by_name(runner):
     schedule = Schedule(runner)
     step = schedule.step([], [(schedule.add(0, range(5)), 5)])
-    step.arrays["logprobs"] = np.array([0], dtype=np.int32)
+    step.arrays["logprobs"] = np.array([1], dtype=np.int32)
     with pytest.raises(PlanError, match="logprobs"):
         runner.run(step)
-    step.arrays["logprobs"][:] = -1
-    step.arrays["block_copies"] = np.array([1, 2, BLOCK, 0], dtype=np.int32)
-    with pytest.raises(PlanError, match="1 block copies"):
+
+
+@pytest.mark.parametrize(
+    ("copy", "named"),
+    [
+        ([1, 2, 3], "four make a copy"),
+        ([1, 0, 1, 0], r"destination|block copy \[1, 0"),
+        ([1, 2, BLOCK + 1, 0], "tokens"),
+        ([1, 2, 1, 1], r"kind|block copy \[1, 2, 1, 1\]"),
+    ],
+)
+def test_block_copies_that_are_none_within_the_pool_are_refused(runner, copy, named):
+    schedule = Schedule(runner)
+    step = schedule.step([], [(schedule.add(0, range(5)), 5)])
+    step.arrays["block_copies"] = np.array(copy, dtype=np.int32)
+    with pytest.raises(PlanError, match=named):
         runner.run(step)
+
+
+def test_a_block_is_copied_before_anything_is_computed(runner):
+    """Of the reference; the native worker's pool is seen by tests in Rust."""
+    if not isinstance(runner, ModelRunner):
+        return
+    schedule = Schedule(runner)
+    step = schedule.step([], [(schedule.add(0, range(5)), 5)])
+    storage = runner.executors.pool.storage
+    storage[:, :, :, 7] = 2.5
+    step.arrays["block_copies"] = np.array([7, 9, BLOCK - 1, 0], dtype=np.int32)
+    runner.run(step)
+    assert bool((storage[:, :, :, 9] == 2.5).all())
 
 
 def test_more_tokens_than_planned_for_are_refused(runner):

@@ -110,3 +110,19 @@ async def test_seeded_streams_do_not_depend_on_overlap(case, kernels):
 async def test_a_worker_process_gives_the_same_ids(case, kernels):
     async with AsyncEngine(config(case, kernels=kernels, worker="process", max_prefill_tokens=7)) as engine:
         assert [ids for ids, _ in await generate_all(engine, case.prompts)] == case.expected
+
+
+async def test_every_choice_of_a_prompt_gives_the_ids_of_transformers(case, kernels):
+    """Each prompt alone and with others beside it: partial last blocks are copied, full ones shared."""
+    async with AsyncEngine(config(case, kernels=kernels, worker="inline", max_prefill_tokens=5)) as engine:
+
+        async def choices(prompt):
+            params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, n=3)
+            ids = [[] for _ in range(3)]
+            async for output in engine.generate(prompt, params):
+                ids[output.choice] += output.token_ids
+            return ids
+
+        results = await asyncio.gather(*(choices(prompt) for prompt in case.prompts))
+    for expected, found in zip(case.expected, results, strict=True):
+        assert found == [expected] * 3

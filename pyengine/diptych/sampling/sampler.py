@@ -44,6 +44,15 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torc
     return torch.where(healthy, ids, 0).int(), status
 
 
+def log_probabilities(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """[S] float32: log probability of one id a row, under the logits as `sample` left them: with penalties and bias,
+    before temperature. Summed in float64."""
+    wide = logits.double()
+    best = wide.max(dim=-1, keepdim=True).values
+    total = (wide - best).exp().sum(dim=-1).log()
+    return (wide.gather(1, ids.long().unsqueeze(1)).squeeze(1) - best.squeeze(1) - total).float()
+
+
 def scratch_bytes(vocabulary: int, max_rows: int) -> int:
     """Upper bound of what `sample` allocates for `max_rows` rows of logits, in bytes."""
     # Per ordered row: a copy, keys, sorted keys and their indices, weights, cumulated weights, one temporary of each.

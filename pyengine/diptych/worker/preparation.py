@@ -17,9 +17,9 @@ from diptych.worker.init import WorkerInit
 class StepWorker(Protocol):
     """A started worker, whatever computes in it."""
 
-    def run(self, step: Any, port: Any) -> tuple[Any, Any]:
-        """Runs a step, marking its parts and bumping the port's progress once a layer: status [S], ids [S],
-        int32 by the buffer protocol.
+    def run(self, step: Any, port: Any) -> tuple[Any, Any, Any]:
+        """Runs a step, marking its parts and bumping the port's progress once a layer: status [S] and ids [S]
+        int32, log probabilities [S] float32 (0 where not asked for), by the buffer protocol.
 
         Raises PlanError for a bad plan.
         """

@@ -9,17 +9,18 @@ from diptych.sampling import sampler
 from diptych.sampling.parameters import STATUS_OK
 from diptych.worker.executors import Executors, StepKind, step_kind
 from diptych.worker.plan import Sizes, StepView
-from diptych.worker.step import RowState, Sampled, read_sampling, read_tokens, refuse_block_copies
+from diptych.worker.step import RowState, Sampled, read_block_copies, read_sampling, read_tokens
 
 # Rows whose logits exist at once: bounds the memory whatever the number of running requests.
 LOGIT_ROWS = 64
 
 
 class StepResult(NamedTuple):
-    """Per sampling row: status [S] int32 and id [S] int32, on the host."""
+    """Per sampling row: status [S] int32, id [S] int32, its log probability [S] float32 (0 where not asked for)."""
 
     status: torch.Tensor
     ids: torch.Tensor
+    logprobs: torch.Tensor
 
 
 class ModelRunner:
@@ -32,10 +33,11 @@ class ModelRunner:
 
     def run(self, step: StepView, forward_done: Callable[[StepKind], None] = lambda kind: None) -> StepResult:
         """Runs a step; `forward_done` is called between the forward and sampling. Raises PlanError for a bad plan."""
-        refuse_block_copies(step)
+        copies = read_block_copies(step, self.sizes)
         sampled = read_sampling(step, self.sizes)
         tokens = read_tokens(step, self.sizes)
         self.state.apply_deltas(step)
+        self.executors.pool.copy_blocks(*copies)
         ids = self.state.fill_placeholders(tokens)
         residual = self.executors.run(tokens, ids, self.state.tables)
         forward_done(step_kind(tokens))
@@ -44,6 +46,7 @@ class ModelRunner:
     def _sample(self, residual: torch.Tensor, sampled: Sampled) -> StepResult:
         count, device = sampled.tokens.shape[0], residual.device
         status, ids = torch.zeros(count, dtype=torch.int32), torch.zeros(count, dtype=torch.int32)
+        logprobs = torch.zeros(count, dtype=torch.float32)
         for start in range(0, count, LOGIT_ROWS):
             part = slice(start, start + LOGIT_ROWS)
             logits = self.executors.model.logits(residual, sampled.tokens[part].long().to(device))
@@ -52,4 +55,10 @@ class ModelRunner:
             part_ids, part_status = sampler.sample(logits, sampled.parameters.select(part).to(device))
             self.state.remember(sampled.rows[part], part_ids, part_status == STATUS_OK)
             ids[part], status[part] = part_ids.cpu(), part_status.cpu()
-        return StepResult(status, ids)
+            if bool((scored := sampled.scored[part]).any()):
+                chosen = scored.nonzero().flatten().to(device)
+                found = sampler.log_probabilities(logits[chosen], part_ids[chosen]).cpu()
+                logprobs[start + scored.nonzero().flatten()] = torch.where(
+                    status[part][scored] == STATUS_OK, found, 0.0
+                )
+        return StepResult(status, ids, logprobs)

@@ -105,6 +105,7 @@ class Sampled:
 
     tokens: torch.Tensor  # [S] int32
     rows: torch.Tensor  # [S] int32
+    scored: torch.Tensor  # [S] bool, whether the id's log probability is wanted
     parameters: SamplingRows
 
 
@@ -113,15 +114,22 @@ def read_sampling(step: StepView, sizes: Sizes) -> Sampled:
     tokens, rows = tensor(step, "sampling_tokens"), tensor(step, "sampling_rows")
     _require_range("sampling_tokens", tokens, 0, step.num_tokens)
     _require_range("sampling_rows", rows, 0, sizes.max_running)
-    if bool((tensor(step, "logprobs") >= 0).any()):
-        raise PlanError("a sampling row asks for logprobs, which this worker does not compute yet: send -1")
-    return Sampled(tokens, rows, SamplingRows(**{name: tensor(step, name) for name in _SAMPLING_FIELDS}))
+    logprobs = tensor(step, "logprobs")
+    _require_range("logprobs", logprobs, -1, 1)
+    return Sampled(tokens, rows, logprobs >= 0, SamplingRows(**{name: tensor(step, name) for name in _SAMPLING_FIELDS}))
 
 
-def refuse_block_copies(step: StepView) -> None:
-    """Raises PlanError for block copies, which are laid out but not built."""
-    if copies := memoryview(step.array("block_copies")).nbytes:
-        raise PlanError(f"a plan asks for {copies // 16} block copies, which this worker does not do yet: send none")
+def read_block_copies(step: StepView, sizes: Sizes) -> torch.Tensor:
+    """Source and destination of each block copy, [2, C] int64. Raises PlanError for what is none within the pool."""
+    values = tensor(step, "block_copies")
+    if values.numel() % 4:
+        raise PlanError(f"block_copies has {values.numel()} values in a plan: four make a copy")
+    sources, destinations, counts, kinds = values.long().reshape(-1, 4).T
+    _require_range("block_copies: source", sources, 0, sizes.num_blocks)
+    _require_range("block_copies: destination", destinations, 1, sizes.num_blocks)
+    _require_range("block_copies: tokens", counts, 1, sizes.block_size + 1)
+    _require_range("block_copies: kind", kinds, 0, 1)
+    return torch.stack((sources, destinations))
 
 
 class RowState:

@@ -83,7 +83,8 @@ enum Standing {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
-    submission: u64,
+    /// Submission and choice.
+    name: (u64, u32),
     submitted: u64,
     standing: Standing,
     hold: Option<Hold>,
@@ -98,9 +99,9 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    fn new(submission: u64, now: u64, clock: &WaitClock) -> Self {
+    fn new(name: (u64, u32), now: u64, clock: &WaitClock) -> Self {
         let mut account = Self {
-            submission,
+            name,
             submitted: now,
             standing: Standing::Queued,
             hold: None,
@@ -237,7 +238,8 @@ impl Account {
         let forgotten = self.decided.saturating_sub(KEPT as u64);
         let kept = forgotten..self.decided;
         Explanation {
-            submission: self.submission,
+            submission: self.name.0,
+            choice: self.name.1,
             submitted: self.submitted,
             ended: match self.standing {
                 Standing::Ended(at) => Some(at),
@@ -288,9 +290,9 @@ impl Accounts {
         }
     }
 
-    /// Opens the books of a request that joins the queue.
-    pub(crate) fn open(&mut self, submission: u64, now: u64) -> Box<Account> {
-        let account = Account::new(submission, now, &self.clock);
+    /// Opens the books of a choice of a request that joins the queue.
+    pub(crate) fn open(&mut self, name: (u64, u32), now: u64) -> Box<Account> {
+        let account = Account::new(name, now, &self.clock);
         if self.ended.len() < self.remembered {
             return Box::new(account);
         }
@@ -318,10 +320,10 @@ impl Accounts {
         account.explain(&self.clock, now)
     }
 
-    /// One that has ended, the newest of this number.
-    pub(crate) fn explain_ended(&self, submission: u64) -> Option<Explanation> {
+    /// One that has ended, the newest of this name.
+    pub(crate) fn explain_ended(&self, name: (u64, u32)) -> Option<Explanation> {
         let mut newest_first = self.ended.iter().rev();
-        let account = newest_first.find(|account| account.submission == submission)?;
+        let account = newest_first.find(|account| account.name == name)?;
         Some(account.explain(&self.clock, 0))
     }
 }

@@ -37,6 +37,9 @@ pub(crate) enum State {
     Waiting,
     /// Nothing; it waits for blocks that a running request computes.
     Deferred,
+    /// A choice whose prompt another one computes: a state row and a block for its tail from the
+    /// other's admission on, nothing before.
+    Unforked,
     /// A state row and the blocks of all its known tokens.
     Running,
 }
@@ -84,6 +87,11 @@ pub(crate) struct Active {
     /// Whether the last plans left it out for a reason of its own.
     held: bool,
     pub(crate) state: State,
+    /// The block whose beginning is to be copied into the last of `blocks`, or [`NONE`]; owned
+    /// until then.
+    pub(crate) tail_source: u32,
+    /// Choices that are forked when this one's prompt has retired, in their order.
+    pub(crate) unforked: Vec<u32>,
     /// Last launched step that names the request.
     pub(crate) last_step: u64,
     /// The sampling row of the next draw but for token, row, output index and side offsets.
@@ -99,6 +107,8 @@ pub(crate) struct Active {
     /// Last step that carried side data of the request.
     pub(crate) side_step: u64,
     pub(crate) bias: Vec<(u32, f32)>,
+    /// The choice that computes the prompt of an unforked one.
+    pub(crate) first_choice: u32,
     /// What its end is predicted to be, while it runs.
     pub(crate) stay: Stay,
     /// Times that blocks were taken from it for others, up to [`MUST_RUN`].
@@ -109,7 +119,8 @@ pub(crate) struct Active {
     pub(crate) awaits: Option<(u32, u32)>,
     /// Times that it was deferred, up to the most.
     pub(crate) deferrals: u8,
-    /// Leading blocks that came from the prefix cache.
+    /// Leading blocks that it did not compute: from the prefix cache, or shared when it was forked. An
+    /// unforked choice whose prompt is being computed does not hold them yet.
     pub(crate) matched: u32,
     /// Why it waited and what it was given.
     pub(crate) account: Box<Account>,
@@ -160,6 +171,9 @@ impl Active {
             template,
             bias: sampling.logit_bias,
             state: State::Waiting,
+            tail_source: NONE,
+            unforked: Vec::new(),
+            first_choice: NONE,
             admitted: false,
             held: false,
             account,
@@ -195,12 +209,17 @@ impl Active {
         self.template.submission
     }
 
+    pub(crate) fn choice(&self) -> u32 {
+        self.template.choice_index
+    }
+
     pub(crate) fn known(&self) -> u32 {
         self.tokens.len() as u32
     }
 
     pub(crate) fn outputs(&self) -> u32 {
-        self.known() - self.prompt
+        // An unforked choice has no tokens yet.
+        self.known().saturating_sub(self.prompt)
     }
 
     /// Tokens known or being sampled.
@@ -343,6 +362,7 @@ impl Active {
         self.state = State::Waiting;
         self.row = NONE;
         self.blocks.clear();
+        self.tail_source = NONE;
         self.path.clear();
         self.matched = 0;
         self.cacheable = false;
@@ -370,6 +390,7 @@ fn template(request: &Request) -> SamplingRow {
         presence_penalty: sampling.presence_penalty,
         frequency_penalty: sampling.frequency_penalty,
         repetition_penalty: sampling.repetition_penalty,
+        logprob: sampling.logprob,
         penalty_offset: None,
         bias_offset: None,
     }

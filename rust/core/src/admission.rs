@@ -17,7 +17,7 @@ use crate::{Core, Event};
 struct Need {
     /// Blocks to take.
     private: u32,
-    /// One more for its first output, where that needs one.
+    /// One more for the first output of each choice, where that needs one.
     first_output: u32,
     /// Blocks that the prefix cache has.
     matched: u32,
@@ -25,6 +25,17 @@ struct Need {
     revived: u32,
     /// Those that nobody owns, the fenced ones too.
     unowned: u32,
+    /// Outputs of the one prompt, each with a state row and room for its first token.
+    choices: u32,
+    /// Blocks for the tails of all but one.
+    tails: u32,
+}
+
+impl Need {
+    /// Blocks for the known tokens, and for the first output of each choice.
+    fn at_once(&self) -> u32 {
+        self.private + self.tails + self.choices * self.first_output
+    }
 }
 
 impl Core {
@@ -88,33 +99,39 @@ impl Core {
     /// What a request that was looked up needs.
     fn need(&self, slot: u32) -> Need {
         let request = &self.requests[slot];
-        let matched = request.path.len() as u32;
-        let block_size = self.config.block_size;
+        let (matched, block_size) = (request.path.len() as u32, self.config.block_size);
         let known = request.known().div_ceil(block_size);
+        let choices = request.unforked.len() as u32 + 1;
         Need {
             private: known - matched,
             first_output: u32::from(request.footprint(block_size) > known),
             matched,
             revived: self.cache.evictable_among(&request.path),
             unowned: self.cache.unowned_among(&request.path),
+            choices,
+            tails: crate::fork::tails(request.prompt, block_size, choices),
         }
     }
 
     /// Whether a request that was looked up fits, now or once the launched steps have retired.
     pub(crate) fn will_have_room(&self, slot: u32) -> bool {
         let need = self.need(slot);
+        let needed = need.at_once();
         let pool = &self.cache.pool;
         let available = pool.allocatable() + pool.coming() - need.revived;
-        let has_row = self.rows.has_free() || self.rows.is_one_coming();
-        has_row
-            && available >= need.private + need.first_output
+        self.rows.num_free() + self.rows.num_coming() >= need.choices
+            && available >= needed
             && self.fits_later(slot, need).is_ok()
     }
 
-    /// Whether the blocks of all known tokens are there, one for the first output, and the reserve.
+    /// Whether the rows are there, the blocks of all known tokens and of each first output, and the
+    /// reserve.
     fn fits_now(&self, need: Need) -> Result<(), WaitReason> {
+        let needed = need.at_once();
         let available = self.cache.pool.allocatable() - need.revived;
-        let needed = need.private + need.first_output;
+        if self.rows.num_free() < need.choices {
+            return Err(WaitReason::Rows);
+        }
         if available < needed {
             return Err(WaitReason::Blocks);
         }
@@ -134,7 +151,9 @@ impl Core {
         match self.config.admission {
             Admission::NoEviction => {
                 let whole = request.footprint(self.config.block_size);
-                let claim = u64::from(whole - need.matched + need.unowned);
+                let shared = request.prompt / self.config.block_size;
+                let others = u64::from(need.choices - 1) * u64::from(whole - shared);
+                let claim = u64::from(whole - need.matched + need.unowned) + others;
                 if self.forecast.claims() + claim > u64::from(unused) {
                     return Err(WaitReason::Promised);
                 }
@@ -146,7 +165,11 @@ impl Core {
                 let stay = self.forecast.stay(request, need.private, need.matched);
                 let shared = (blocks - unused + need.unowned).saturating_sub(self.forecast.held());
                 let watermark = u64::from(blocks) * u64::from(watermark_per_mille) / 1_000;
-                let peak = self.forecast.peak_with(&stay) + u64::from(shared) + watermark;
+                let full = request.prompt / self.config.block_size;
+                let tail = need.tails / (need.choices - 1).max(1);
+                let other = self.forecast.stay(request, tail, full);
+                let others = (need.choices - 1, &other);
+                let peak = self.forecast.peak_with(&stay, others) + u64::from(shared) + watermark;
                 if peak > u64::from(blocks) {
                     return Err(WaitReason::PredictedPeak);
                 }
@@ -182,7 +205,7 @@ impl Core {
         request.computed = request.matched * self.config.block_size;
         request.retired = request.computed;
         request.state = State::Running;
-        self.forecast.enter(request);
+        self.forecast.enter(request, private);
         if request.cacheable {
             self.move_frontier(slot);
         }
@@ -193,18 +216,29 @@ impl Core {
         let (clock, now) = (&self.accounts.clock, self.cache.now);
         let step = self.draft.step;
         request.account.admitted(clock, now, step, request.computed);
+        self.equip(slot);
         if let Some(end) = match_end {
-            request
-                .account
-                .looked_up(request.prompt, request.computed, end);
-            request.admitted = true;
-            self.counters.prefix_queries += u64::from(request.prompt);
-            self.counters.prefix_hits += u64::from(request.computed);
-            self.events.push(Event::Admitted {
-                submission: request.submission(),
-                cached: request.computed,
-            });
+            self.first_admission(slot, end);
         }
+    }
+
+    fn first_admission(&mut self, slot: u32, end: MatchEnd) {
+        let request = &mut self.requests[slot];
+        let (prompt, cached) = (request.prompt, request.computed);
+        request.account.looked_up(prompt, cached, end);
+        request.admitted = true;
+        self.counters.prefix_queries += u64::from(prompt);
+        self.counters.prefix_hits += u64::from(cached);
+        self.events.push(Event::Admitted {
+            submission: request.submission(),
+            cached,
+        });
+        let choices = std::mem::take(&mut self.requests[slot].unforked);
+        for &choice in &choices {
+            let account = &mut self.requests[choice].account;
+            account.looked_up(prompt, cached, end);
+        }
+        self.requests[slot].unforked = choices;
     }
 
     pub(crate) fn grant_admitted(&mut self, slot: u32, budget: &mut Budget) {

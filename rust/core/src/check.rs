@@ -6,6 +6,7 @@ use crate::Core;
 use crate::active::{Active, State};
 use crate::config::Admission;
 use crate::dedupe::{DEFERRALS, PATIENCE};
+use crate::fork::{pins, tail, unforked};
 use crate::pool::{NONE, Place};
 use crate::prefix::ROOT;
 use crate::suspects::{Standing, Suspects};
@@ -21,13 +22,14 @@ pub(crate) fn all(core: &Core) -> Outcome {
     eviction_order(core)?;
     for slot in core.running.slots() {
         resident(core, &core.requests[slot])?;
+        tail(core, &core.requests[slot])?;
     }
     for (slot, request) in core.requests.iter() {
         progress(core, slot, request)?;
     }
-    let running = core.running.slots();
+    let holders = core.requests.iter().map(|(_, request)| request);
     core.forecast
-        .check(running.map(|slot| &core.requests[slot]))?;
+        .check(holders.filter(|request| request.row != NONE))?;
     no_eviction(core)?;
     deferrals(core)?;
     rows(core)?;
@@ -56,10 +58,10 @@ fn containers(core: &Core) -> Outcome {
         "running requests are not in order".to_owned()
     })?;
     let open = core.requests.iter().count();
-    let deferred = core.dedupe.len();
-    ensure(waiting.len() + running.len() + deferred == open, || {
+    let apart = core.dedupe.len() + unforked(core)?;
+    ensure(waiting.len() + running.len() + apart == open, || {
         format!(
-            "{open} requests are open, {waiting:?} wait, {running:?} run, {deferred} are deferred"
+            "{open} requests are open, {waiting:?} wait, {running:?} run, {apart} are deferred or unforked"
         )
     })
 }
@@ -114,7 +116,7 @@ fn deferrals(core: &Core) -> Outcome {
     })
 }
 
-/// Owner counts are the table entries, places partition the pool, shared blocks have equal content.
+/// Owner counts are the table entries and pins, places partition the pool, shared blocks have equal content.
 fn owners(core: &Core) -> Outcome {
     let block_size = core.config.block_size as usize;
     let pool = &core.cache.pool;
@@ -125,20 +127,22 @@ fn owners(core: &Core) -> Outcome {
             holders.entry(block).or_default().push((position, request));
         }
     }
+    let mut pins = pins(core);
     ensure(!holders.contains_key(&0), || {
         "the null block is in a table".to_owned()
     })?;
     for block in 1..pool.len() {
         let held = holders.get(&block).map_or(&[][..], Vec::as_slice);
-        ensure(pool.owners(block) as usize == held.len(), || {
+        let pinned = pins.get(&block).copied().unwrap_or(0);
+        ensure(pool.owners(block) as usize == held.len() + pinned, || {
             format!(
-                "block {block} counts {} owners, {} tables name it",
+                "block {block} counts {} owners, {} tables name it and {pinned} copies",
                 pool.owners(block),
                 held.len()
             )
         })?;
         ensure(
-            (pool.place(block) == Place::Used) != held.is_empty(),
+            (pool.place(block) == Place::Used) == (held.len() + pinned > 0),
             || format!("block {block} is {:?}", pool.place(block)),
         )?;
         ensure(
@@ -161,9 +165,11 @@ fn owners(core: &Core) -> Outcome {
         }
     }
     let unowned = pool.unowned_blocks(core.step).count();
-    ensure(unowned + holders.len() + 1 == pool.len() as usize, || {
-        format!("{unowned} unowned and {} owned blocks", holders.len())
-    })
+    pins.retain(|block, _| !holders.contains_key(block));
+    ensure(
+        unowned + holders.len() + pins.len() + 1 == pool.len() as usize,
+        || format!("{unowned} unowned and {} owned blocks", holders.len()),
+    )
 }
 
 /// No cached block stands nearer to eviction than a cached child of it.
@@ -202,9 +208,16 @@ fn resident(core: &Core, request: &Active) -> Outcome {
         .blocks
         .iter()
         .skip((request.retired / block_size) as usize);
+    // Invariants 5 and 22: copies may still read the beginning of a block that is written behind it.
+    let copies = |block: u32| {
+        let running = core.running.slots();
+        running
+            .filter(|&slot| core.requests[slot].tail_source == block)
+            .count() as u32
+    };
     for &block in writable {
         ensure(
-            core.cache.pool.owners(block) == 1 && !core.cache.pool.indexed(block),
+            core.cache.pool.owners(block) == 1 + copies(block) && !core.cache.pool.indexed(block),
             || format!("request {name} writes block {block}, which is shared or indexed"),
         )?;
     }
@@ -248,6 +261,9 @@ fn progress(core: &Core, slot: u32, request: &Active) -> Outcome {
             request.pending
         )
     })?;
+    if request.state == State::Unforked {
+        return Ok(());
+    }
     ensure(
         request.retired <= request.computed && request.computed < request.target(),
         || {
@@ -272,7 +288,8 @@ fn progress(core: &Core, slot: u32, request: &Active) -> Outcome {
 
 /// Every state row is free, fenced, or one request's.
 fn rows(core: &Core) -> Outcome {
-    let assigned = core.running.slots().map(|slot| core.requests[slot].row);
+    let requests = core.requests.iter().map(|(_, request)| request.row);
+    let assigned = requests.filter(|&row| row != NONE);
     let mut all: Vec<u32> = core.rows.unassigned().chain(assigned).collect();
     all.sort_unstable();
     ensure(all.into_iter().eq(0..core.config.max_running), || {

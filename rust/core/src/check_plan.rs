@@ -6,7 +6,7 @@ use crate::Core;
 use crate::active::Active;
 use crate::check::ensure;
 use crate::latency::Work;
-use crate::launches::Launch;
+use crate::launches::{Entry, Launch};
 
 type Outcome = Result<(), String>;
 
@@ -22,12 +22,17 @@ pub(crate) fn newest(core: &Core) -> Outcome {
     }
 }
 
+/// Entries with tokens: a choice that is forked has only a sampling row.
+fn named(launch: &Launch) -> impl Iterator<Item = &Entry> {
+    launch.entries.iter().filter(|entry| !entry.fork)
+}
+
 /// Budgets, prefix sums, each state row once, no KV slot twice.
 fn shape(core: &Core, launch: &Launch) -> Outcome {
     let plan = &core.plan;
     let tokens = plan.token_ids.len();
     ensure(
-        plan.rows.len() == launch.entries.len() && plan.sampling.len() == launch.samples,
+        plan.rows.len() == named(launch).count() && plan.sampling.len() == launch.samples,
         || format!("step {} is not what was planned", launch.step),
     )?;
     ensure(tokens <= core.config.max_batched_tokens as usize, || {
@@ -89,12 +94,14 @@ fn time(core: &Core, launch: &Launch) -> Outcome {
 /// Slots lie in the owner's blocks, deltas end where its table does, samples are the known ends.
 fn content(core: &Core, launch: &Launch) -> Outcome {
     let plan = &core.plan;
+    // The first row of a token is that of the row that computes it.
     let sampled: HashMap<u32, u32> = plan
         .sampling
         .iter()
+        .rev()
         .map(|row| (row.token, row.row))
         .collect();
-    for (index, entry) in launch.entries.iter().enumerate() {
+    for (index, entry) in named(launch).enumerate() {
         let start = plan.query_starts[index] as usize;
         let end = plan.query_starts[index + 1] as usize;
         let last = end as u32 - 1;

@@ -5,6 +5,7 @@ use crate::cache::Cache;
 use crate::dedupe::Dedupe;
 use crate::explanation::Explanation;
 use crate::forecast::Forecast;
+use crate::fork::Unforked;
 use crate::kv_events::{KvEvent, KvEventsError, KvSnapshot};
 use crate::latency::{Latency, LatencyModel};
 use crate::launches::{Launch, Launches, StateRows};
@@ -40,6 +41,8 @@ pub struct Core {
     pub(crate) suspects: Suspects,
     pub(crate) forecast: Forecast,
     pub(crate) dedupe: Dedupe,
+    /// Choices whose prompt is still computed by the first one.
+    pub(crate) unforked: Unforked,
     /// Running requests with side data.
     pub(crate) side_users: u32,
     /// Admissions keep a reserve of blocks up to this step: something was preempted recently.
@@ -72,6 +75,7 @@ impl Core {
             epoch,
             step: 0,
             block_shift: config.block_size.trailing_zeros(),
+            unforked: Unforked::default(),
             side_users: 0,
             arrivals: 0,
             requests: Slab::default(),
@@ -97,7 +101,8 @@ impl Core {
         })
     }
 
-    /// Queues a request. Its events carry `request.submission`.
+    /// Queues a request and returns the handle of its first choice; [`Core::choice`] has the
+    /// others. Its events carry `request.submission`.
     ///
     /// # Errors
     /// Everything that can be said now: see [`Error`].
@@ -108,7 +113,21 @@ impl Core {
         self.enqueue(request, now)
     }
 
-    /// Ends a request in whatever state it is; an unknown or finished handle is ignored.
+    /// Handle of choice `index` of the request whose first choice is `first`. Known until the
+    /// prompt is computed: to be asked for after [`Core::submit`].
+    #[must_use]
+    pub fn choice(&self, first: Handle, index: u32) -> Option<Handle> {
+        let slot = self.requests.resolve(first)?;
+        if index == 0 {
+            return Some(first);
+        }
+        let mut others = self.requests[slot].unforked.iter();
+        let is_it = |&&slot: &&u32| self.requests[slot].choice() == index;
+        others.find(is_it).map(|&slot| self.requests.handle(slot))
+    }
+
+    /// Ends a choice in whatever state it is; an unknown or finished handle is ignored. As long as
+    /// the first choice computes the prompt for the others, they end with it.
     pub fn abort(&mut self, handle: Handle, now: u64) {
         self.cache.now = now;
         if let Some(slot) = self.requests.resolve(handle) {
@@ -188,7 +207,7 @@ impl Core {
         into.append(&mut self.events);
     }
 
-    /// Why an open request went as it did so far; `None` for a handle whose request has ended.
+    /// Why an open choice went as it did so far; `None` for a handle whose choice has ended.
     #[must_use]
     pub fn explain(&self, handle: Handle, now: u64) -> Option<Explanation> {
         let slot = self.requests.resolve(handle)?;
@@ -196,11 +215,11 @@ impl Core {
         Some(self.accounts.explain(account, now))
     }
 
-    /// As [`Self::explain`] for the newest request of this number that has ended. The last 64 to
-    /// 1,024 (as many as `max_running`) are remembered.
+    /// As [`Self::explain`] for this choice of the newest request of this number in which it has
+    /// ended. The last 64 to 1,024 (as many as `max_running`) are remembered.
     #[must_use]
-    pub fn explain_ended(&self, submission: u64) -> Option<Explanation> {
-        self.accounts.explain_ended(submission)
+    pub fn explain_ended(&self, submission: u64, choice: u32) -> Option<Explanation> {
+        self.accounts.explain_ended((submission, choice))
     }
 
     /// Appends at most `limit` KV events from number `from` on; returns the number to go on from.
@@ -235,7 +254,7 @@ impl Core {
         let [itl_p50_ns, itl_p99_ns] = achieved.quantiles([500, 990]);
         let blocks = self.cache.pool.len() - 1;
         Stats {
-            running: self.running.len() as u32,
+            running: self.running.len() as u32 + self.unforked.running,
             waiting: self.num_waiting(),
             waiting_tokens: self.waiting.tokens(),
             blocks,
@@ -250,7 +269,7 @@ impl Core {
     }
 
     pub(crate) fn num_waiting(&self) -> u32 {
-        self.waiting.len() + self.dedupe.len() as u32
+        self.waiting.len() + self.dedupe.len() as u32 + self.unforked.waiting
     }
 
     /// Recomputes every invariant from scratch.

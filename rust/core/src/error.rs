@@ -46,6 +46,20 @@ pub enum Error {
         needed: u32,
         available: u32,
     },
+    /// No choice, or more than could run at once.
+    #[error("{choices} choices of one prompt: from 1 to max_running, which is {max_running}")]
+    Choices { choices: u32, max_running: u32 },
+    /// Choices that could not even begin alone.
+    #[error(
+        "{choices} choices of {prompt} prompt tokens need {needed} KV blocks of {block_size} tokens at once, the pool has {available}: ask for fewer or enlarge kv_cache_bytes"
+    )]
+    ChoicesNeverFit {
+        choices: u32,
+        prompt: u32,
+        block_size: u32,
+        needed: u32,
+        available: u32,
+    },
     /// Penalty or bias data that no step could carry.
     #[error(
         "the request's penalties and logit bias need {needed} words of side data, a step carries {available}"

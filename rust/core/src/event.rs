@@ -23,24 +23,28 @@ pub enum FinishReason {
     WorkerDied,
 }
 
-/// One thing that happened to one request, in order. `submission` is the request's own number.
+/// One thing that happened to one choice of one request, in order. `submission` is the request's
+/// own number, `choice` counts its outputs from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// First admission: `cached` prompt tokens came from the prefix cache.
+    /// First admission, of all choices at once: `cached` prompt tokens came from the prefix cache.
     Admitted { submission: u64, cached: u32 },
     /// Output token `index` (from 0) was committed.
     Token {
         submission: u64,
+        choice: u32,
         index: u32,
         token: u32,
     },
-    /// Blocks were taken from the request; it waits and is computed again.
-    Preempted { submission: u64 },
-    /// The worker was lost while the request was open; it is computed again.
-    Requeued { submission: u64 },
-    /// The last event of a request. With stop strings, `StopToken` and `Length` are provisional: the text side settles them.
+    /// Blocks were taken from the choice; it waits and is computed again. The first choice stands
+    /// for all as long as they share its prefill.
+    Preempted { submission: u64, choice: u32 },
+    /// The worker was lost while the choice was open; it is computed again.
+    Requeued { submission: u64, choice: u32 },
+    /// The last event of a choice. With stop strings, `StopToken` and `Length` are provisional: the text side settles them.
     Finished {
         submission: u64,
+        choice: u32,
         reason: FinishReason,
     },
 }
@@ -48,9 +52,9 @@ pub enum Event {
 /// Counters since the core was built, and gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Admitted and unfinished requests.
+    /// Choices of admitted requests that are neither finished nor waiting again.
     pub running: u32,
-    /// Requests that wait for admission.
+    /// Choices that wait for admission.
     pub waiting: u32,
     /// Uncached prompt tokens that wait for admission.
     pub waiting_tokens: u64,

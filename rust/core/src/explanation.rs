@@ -9,6 +9,8 @@ use crate::reason::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};
 pub struct Explanation {
     /// The request's own number.
     pub submission: u64,
+    /// Which of its outputs, from 0.
+    pub choice: u32,
     /// When it was submitted.
     pub submitted: u64,
     /// When it ended; `None` while it is open.

@@ -54,8 +54,14 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     (request.has_side_data, request.has_penalties).hash(state);
     (request.state, request.admitted, request.row).hash(state);
     request.blocks.hash(state);
+    (
+        request.choice(),
+        request.tail_source,
+        request.unforked.len(),
+    )
+        .hash(state);
     let path = match request.state {
-        State::Waiting | State::Deferred => &[][..],
+        State::Waiting | State::Deferred | State::Unforked => &[][..],
         State::Running => &request.path,
     };
     for node in path {
@@ -129,7 +135,7 @@ fn write_launches(core: &Core, rank: &HashMap<u32, usize>, state: &mut impl Hash
                 (rank[&slot], resident, request.lineage == entry.lineage)
             })
             .hash(state);
-            (entry.end, entry.sampled).hash(state);
+            (entry.end, entry.sampled, entry.fork).hash(state);
         }
     }
 }

@@ -2,6 +2,7 @@
 //! holds is given back once, and one [`Event::Finished`] is its last.
 
 use crate::active::State;
+use crate::pool::NONE;
 use crate::{Core, Error, Event, FinishReason};
 
 impl Core {
@@ -13,8 +14,14 @@ impl Core {
                 self.running.remove(self.requests[slot].rank());
                 self.give_back(slot);
             }
+            State::Unforked => self.detach(slot),
         }
+        let unforked = std::mem::take(&mut self.requests[slot].unforked);
+        self.unforked.waiting -= unforked.len() as u32;
         self.close(slot, reason);
+        for choice in unforked {
+            self.close(choice, reason);
+        }
     }
 
     /// Says goodbye to a request that is in no queue and holds nothing.
@@ -32,6 +39,7 @@ impl Core {
         }
         self.events.push(Event::Finished {
             submission: request.submission(),
+            choice: request.choice(),
             reason,
         });
         self.accounts.close(request.account, self.cache.now);
@@ -50,6 +58,11 @@ impl Core {
         } else {
             fence
         };
+        // Its content lies behind that of the blocks before it, which are released later.
+        if request.tail_source != NONE {
+            self.cache
+                .release(request.tail_source, fence, request.terms);
+        }
         for (position, &block) in request.blocks.iter().enumerate().rev() {
             self.cache.release(block, fence, request.terms);
             // Where an equal block is indexed instead of ours, the prefix runs through that one:
@@ -64,6 +77,7 @@ impl Core {
         self.rows.give_back(request.row, request.last_step);
         self.side_users -= u32::from(request.has_side_data);
         request.give_back();
+        self.unequip(slot);
     }
 
     /// NaN or an impossible id: nothing that this request computed is found again.

@@ -16,6 +16,8 @@ pub(crate) struct Entry {
     pub(crate) end: u32,
     /// Whether the entry has a sampling row.
     pub(crate) sampled: bool,
+    /// A choice that is sampled from the logits of the entry before, whose prompt it shares.
+    pub(crate) fork: bool,
 }
 
 /// The time of a step under a target.
@@ -116,9 +118,14 @@ impl StateRows {
         !self.free.is_empty()
     }
 
-    /// Whether a row is free once the launched steps have retired.
-    pub(crate) fn is_one_coming(&self) -> bool {
-        self.fenced.iter().any(|rows| !rows.is_empty())
+    pub(crate) fn num_free(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Rows that are free once the launched steps have retired.
+    pub(crate) fn num_coming(&self) -> u32 {
+        let fenced: usize = self.fenced.iter().map(Vec::len).sum();
+        fenced as u32
     }
 
     pub(crate) fn take(&mut self) -> Option<u32> {

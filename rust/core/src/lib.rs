@@ -21,6 +21,7 @@ pub mod explanation;
 mod fingerprint;
 mod finish;
 mod forecast;
+mod fork;
 mod frequency;
 pub mod kv_events;
 pub mod latency;

@@ -1,5 +1,6 @@
 //! `worker_lost`: the worker's memory is gone, the requests are not.
 
+use crate::active::State;
 use crate::reason::{PreemptCause, WaitReason};
 use crate::suspects::{Standing, Suspects, Suspicion, halve};
 use crate::waiting::Berth;
@@ -30,7 +31,9 @@ impl Core {
     /// Suspects the rows of unretired steps; returns the one that is convicted.
     fn accuse(&mut self) -> Option<u32> {
         let mut named: Vec<(Handle, u32)> = Vec::new();
-        for entry in self.launches.iter().flat_map(|launch| &launch.entries) {
+        let entries = self.launches.iter().flat_map(|launch| &launch.entries);
+        // Who is forked from another's logits has computed nothing of its own.
+        for entry in entries.filter(|entry| !entry.fork) {
             match named.iter_mut().find(|(known, _)| *known == entry.handle) {
                 Some((_, end)) => *end = entry.end.min(*end),
                 None => named.push((entry.handle, entry.end)),
@@ -83,6 +86,10 @@ impl Core {
     pub(crate) fn release_parked(&mut self) {
         for (slot, request) in self.requests.iter_mut() {
             request.suspicion.release();
+            if matches!(request.state, State::Deferred | State::Unforked) {
+                // Others than the trial hold it back.
+                continue;
+            }
             request.release(&self.accounts.clock, self.cache.now);
             if request.ticket.berth != Berth::Lane {
                 self.waiting.regroup(request, slot);
@@ -93,6 +100,7 @@ impl Core {
 
     /// Every request that ran, or whose results are lost, is computed again from its tokens.
     fn requeue_all(&mut self) {
+        self.lose_unforked();
         while let Some(slot) = self.running.last() {
             let request = &mut self.requests[slot];
             self.running.remove(request.rank());
@@ -119,6 +127,7 @@ impl Core {
                 request.inflight = 0;
                 self.events.push(Event::Requeued {
                     submission: request.submission(),
+                    choice: request.choice(),
                 });
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::active::Active;
 use crate::launches::{Entry, Launch};
+use crate::plan::COPY_WITHIN_POOL;
 use crate::{Handle, SamplingRow, StepPlan};
 
 impl StepPlan {
@@ -53,6 +54,18 @@ impl StepPlan {
         self.query_starts.push(self.token_ids.len() as i32);
         self.sequence_lengths
             .push((request.computed + count) as i32);
+    }
+
+    /// Puts a beginning of a shared block into a request's own, before anything is computed.
+    pub(crate) fn write_tail_copy(&mut self, request: &Active, block_shift: u32) {
+        let last = request.blocks.last().expect("a forked tail has a block");
+        let count = request.prompt & ((1 << block_shift) - 1);
+        self.block_copies.push([
+            request.tail_source as i32,
+            *last as i32,
+            count as i32,
+            COPY_WITHIN_POOL,
+        ]);
     }
 
     fn write_sampling(&mut self, request: &Active) {
@@ -112,6 +125,7 @@ impl Launch {
             lineage: request.lineage,
             end: request.computed,
             sampled,
+            fork: false,
         });
     }
 }

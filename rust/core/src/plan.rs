@@ -6,12 +6,16 @@ use serde::{Deserialize, Serialize};
 /// that it sampled for that row. Only at `overlap_depth` 1 and 2.
 pub const PLACEHOLDER: i32 = -1;
 
+/// Kind of a block copy whose source and destination are both blocks of the worker's pool.
+pub(crate) const COPY_WITHIN_POOL: i32 = 0;
+
 /// One draw from one logit row. Several sampling rows may name the same token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingRow {
     /// Index into the step's tokens whose logits are sampled.
     pub token: u32,
-    /// Worker state row that the sampled id belongs to.
+    /// Worker state row that the sampled id belongs to: that of the token, or of a choice that is
+    /// forked from it.
     pub row: u32,
     /// Index of the output token that is drawn, from 0.
     pub output_index: u32,
@@ -35,6 +39,9 @@ pub struct SamplingRow {
     pub frequency_penalty: f32,
     /// See [`crate::Sampling`].
     pub repetition_penalty: f32,
+    /// Whether the sampled id's log probability is wanted: under the logits with penalties and bias,
+    /// before temperature.
+    pub logprob: bool,
     /// Word offset into `side` of `[prompt_len, output_len, prompt ids.., output ids..]`.
     pub penalty_offset: Option<u32>,
     /// Word offset into `side` of `[count, ids.., f32 bits..]`.
@@ -73,7 +80,8 @@ pub struct StepPlan {
     pub delta_counts: Vec<i32>,
     /// Concatenated block ids of all deltas.
     pub delta_blocks: Vec<i32>,
-    /// `[C]` block copies before the forward pass: source, destination, token count, kind.
+    /// `[C]` block copies after the deltas and before the forward pass: source, destination,
+    /// leading tokens, kind (0: both in the worker's pool).
     pub block_copies: Vec<[i32; 4]>,
     /// `[S]` sampling rows.
     pub sampling: Vec<SamplingRow>,

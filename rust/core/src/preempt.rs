@@ -69,6 +69,7 @@ impl Core {
         self.waiting.insert(request, slot);
         self.events.push(Event::Preempted {
             submission: request.submission(),
+            choice: request.choice(),
         });
         self.counters.preemptions += 1;
     }

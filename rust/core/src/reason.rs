@@ -35,6 +35,8 @@ pub enum WaitReason {
     Preemption,
     /// Launched steps still named the request, which had been preempted.
     InFlight,
+    /// Another choice of the same prompt was computing it.
+    SharedPrefill,
     /// Held back while the request that kills workers was sought.
     Trial,
     /// Running, but the text side had not searched the last tokens for stop strings.
@@ -49,7 +51,7 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// Every reason, in order of its number.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Step,
         Self::Worker,
         Self::Rows,
@@ -62,6 +64,7 @@ impl WaitReason {
         Self::SharedPrefix,
         Self::Preemption,
         Self::InFlight,
+        Self::SharedPrefill,
         Self::Trial,
         Self::TextAck,
         Self::SideData,
@@ -84,6 +87,7 @@ impl WaitReason {
             Self::Promised => "promised",
             Self::SharedPrefix => "shared_prefix",
             Self::Preemption => "preemption",
+            Self::SharedPrefill => "shared_prefill",
             Self::InFlight => "in_flight",
             Self::Trial => "trial",
             Self::TextAck => "text_ack",

@@ -33,6 +33,8 @@ pub struct Sampling {
     pub min_p: f32,
     /// Key of the request's random numbers.
     pub seed: u64,
+    /// Whether the sampled ids' log probabilities are wanted.
+    pub logprob: bool,
 }
 
 impl Default for Sampling {
@@ -48,6 +50,7 @@ impl Default for Sampling {
             top_p: 1.0,
             min_p: 0.0,
             seed: 0,
+            logprob: false,
         }
     }
 }
@@ -55,7 +58,7 @@ impl Default for Sampling {
 /// A request as the core sees it: token ids and limits, no text.
 ///
 /// The default has no prompt and asks for no output: both must be given.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
     /// Engine-wide number of the request in order of submission; returned in its events.
@@ -68,6 +71,8 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether the text side searches stop strings and answers with [`crate::Core::text_ack`].
     pub has_stop_strings: bool,
+    /// Outputs drawn from the one prompt, 1 to `max_running`; each has its own random numbers.
+    pub choices: u32,
     /// Prefix blocks are shared only between equal namespaces.
     pub namespace: u64,
     /// Target for the gap between its tokens in nanoseconds, instead of the engine's; at least 1.
@@ -91,4 +96,26 @@ pub struct Request {
     pub retention: u8,
     /// Sampling parameters.
     pub sampling: Sampling,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            submission: 0,
+            prompt: Vec::new(),
+            max_tokens: 0,
+            stop_ids: Vec::new(),
+            has_stop_strings: false,
+            choices: 1,
+            namespace: 0,
+            target_itl_ns: None,
+            priority: 0,
+            tenant: 0,
+            deadline: None,
+            first_token_deadline: None,
+            cache_ttl_ns: None,
+            retention: 0,
+            sampling: Sampling::default(),
+        }
+    }
 }

@@ -15,10 +15,21 @@ impl Core {
         self.cache.pool.retire(launch.step);
         self.rows.retire(launch.step);
         self.latency.retired(&launch, now, result.duration_ns);
-        let mut outcomes = result.rows.iter();
-        for entry in &launch.entries {
-            let outcome = if entry.sampled { outcomes.next() } else { None };
-            self.retire_entry(entry, outcome.copied(), now);
+        let mut entries = launch.entries.as_slice();
+        let mut outcomes = result.rows;
+        while let Some((entry, rest)) = entries.split_first() {
+            let forks = rest.iter().take_while(|entry| entry.fork).count();
+            let (own, later) = outcomes.split_at(usize::from(entry.sampled) + forks);
+            if forks > 0 {
+                // The first choice may end with this step: before, the others take what they share.
+                self.fork(entry, &rest[..forks], own);
+            }
+            self.retire_entry(entry, own.first().copied(), now);
+            for (choice, &outcome) in rest.iter().zip(own.iter().skip(1)) {
+                self.retire_entry(choice, Some(outcome), now);
+            }
+            entries = &rest[forks..];
+            outcomes = later;
         }
         self.launches.recycle(launch);
         Ok(())
@@ -121,6 +132,7 @@ impl Core {
         }
         self.events.push(Event::Token {
             submission: request.submission(),
+            choice: request.choice(),
             index,
             token: id,
         });

@@ -12,6 +12,7 @@
 use crate::Core;
 use crate::latency::TimeBudget;
 use crate::launches::Limit;
+use crate::pool::NONE;
 use crate::reason::{ChunkLimit, WaitReason};
 use crate::waiting::Attempt;
 
@@ -206,6 +207,12 @@ impl Core {
                 strictest = strictest.into_iter().chain(allowance).min();
             }
             self.draft.work.add_decode(request.target());
+            if request.tail_source != NONE {
+                self.plan.write_tail_copy(request, shift);
+                self.cache
+                    .release(request.tail_source, self.draft.step, request.terms);
+                request.tail_source = NONE;
+            }
             self.draft.place(&mut self.plan, request, handle, 1, shift);
         }
         self.plan.num_decode_rows = self.plan.rows.len() as u32;
@@ -285,6 +292,8 @@ impl Core {
         let mut count = remaining.min(room);
         let mut in_time = true;
         if let Some(time) = &budget.time {
+            // Its last chunk is sampled for the choices that wait for it as well.
+            let time = time.less_logits(request.unforked.len() as u32);
             let tokens = time.grant(request.computed, count, remaining);
             in_time = tokens == count;
             budget.out_of_time |= !in_time;
@@ -316,11 +325,15 @@ impl Core {
         budget.prefill -= count;
         if let Some(time) = &mut budget.time {
             time.spend(request.computed, count, count == remaining);
+            if count == remaining {
+                *time = time.less_logits(request.unforked.len() as u32);
+            }
         }
         self.draft.work.add_chunk(request.computed, count);
         let shift = self.block_shift;
         self.draft
             .place(&mut self.plan, request, handle, count, shift);
+        self.sample_unforked(slot);
     }
 
     /// The plan is final: number it.

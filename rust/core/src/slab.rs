@@ -50,6 +50,12 @@ impl Slab {
         (slot.generation == handle.generation && slot.request.is_some()).then_some(handle.slot)
     }
 
+    /// The handle of the request in a slot.
+    pub(crate) fn handle(&self, slot: u32) -> Handle {
+        let generation = self.slots[slot as usize].generation;
+        Handle { slot, generation }
+    }
+
     /// The open request in a slot, with its handle.
     pub(crate) fn get_mut(&mut self, slot: u32) -> (Handle, &mut Active) {
         let entry = &mut self.slots[slot as usize];

@@ -7,8 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::config::{Admission, Eviction, HashMode, PrefillOrder};
 use crate::latency::{Coefficients, Work};
 use crate::{
-    Core, CoreConfig, Event, FinishReason, Handle, Request, RowStatus, Sampling, StepPlan,
-    StepResult,
+    Core, CoreConfig, Event, FinishReason, Handle, Request, RowStatus, Sampling, SamplingRow,
+    StepPlan, StepResult,
 };
 
 const VOCABULARY: u32 = 3;
@@ -24,9 +24,9 @@ impl Random {
     }
 }
 
-fn next_token(prefix: &[u32]) -> u32 {
+fn next_token(prefix: &[u32], choice: u32) -> u32 {
     let mut hasher = DefaultHasher::new();
-    prefix.hash(&mut hasher);
+    (prefix, choice).hash(&mut hasher);
     (hasher.finish() % u64::from(VOCABULARY)) as u32
 }
 
@@ -51,6 +51,13 @@ impl Worker {
             table.extend_from_slice(&plan.delta_blocks[read..read + count]);
             read += count;
         }
+        for &[source, destination, count, _] in &plan.block_copies {
+            for offset in 0..i64::from(count) {
+                let token = self.kv[&(i64::from(source) * block_size + offset)];
+                let slot = i64::from(destination) * block_size + offset;
+                self.kv.insert(slot, token);
+            }
+        }
         let mut owners = vec![0; plan.token_ids.len()];
         for (index, row) in plan.rows.iter().enumerate() {
             let (start, end) = (plan.query_starts[index], plan.query_starts[index + 1]);
@@ -68,8 +75,8 @@ impl Worker {
             }
             owners[range].fill(index);
         }
-        let mut sample = |token: u32| {
-            let index = owners[token as usize];
+        let mut sample = |row: &SamplingRow| {
+            let index = owners[row.token as usize];
             let table = &self.tables[&plan.rows[index]];
             let prefix: Vec<u32> = (0..i64::from(plan.sequence_lengths[index]))
                 .map(|position| {
@@ -77,11 +84,11 @@ impl Worker {
                     self.kv[&(block * block_size + position % block_size)]
                 })
                 .collect();
-            let id = next_token(&prefix);
-            self.last.insert(plan.rows[index], id);
+            let id = next_token(&prefix, row.choice_index);
+            self.last.insert(row.row as i32, id);
             (RowStatus::Ok, id)
         };
-        plan.sampling.iter().map(|row| sample(row.token)).collect()
+        plan.sampling.iter().map(&mut sample).collect()
     }
 }
 
@@ -101,7 +108,7 @@ struct Soak {
     random: Random,
     worker: Worker,
     launched: VecDeque<Launched>,
-    open: HashMap<u64, Open>,
+    open: HashMap<(u64, u32), Open>,
     submitted: u64,
     epoch: u64,
     finished: HashMap<FinishReason, u32>,
@@ -140,6 +147,10 @@ impl Soak {
                 vec![]
             },
             has_stop_strings: self.random.below(5) == 0,
+            choices: match self.random.below(3) {
+                0 => 1 + self.random.below(3),
+                _ => 1,
+            },
             namespace: u64::from(self.random.below(8) / 7),
             target_itl_ns: (self.random.below(4) == 0).then_some(20_000_000),
             priority: [1, 1, 1, 0, 2][self.random.below(5) as usize],
@@ -164,18 +175,22 @@ impl Soak {
                 top_p: 1.0,
                 min_p: 0.0,
                 seed: 0,
+                logprob: false,
             },
         };
         let stop_strings = request.has_stop_strings;
+        let choices = request.choices;
         if let Ok(handle) = self.core.submit(request, self.now) {
-            let open = Open {
-                handle,
-                tokens: prompt,
-                outputs: 0,
-                acked: 0,
-                stop_strings,
-            };
-            self.open.insert(self.submitted, open);
+            for choice in 0..choices {
+                let open = Open {
+                    handle: self.core.choice(handle, choice).unwrap(),
+                    tokens: prompt.clone(),
+                    outputs: 0,
+                    acked: 0,
+                    stop_strings,
+                };
+                self.open.insert((self.submitted, choice), open);
+            }
             self.submitted += 1;
         }
     }
@@ -227,7 +242,8 @@ impl Soak {
     }
 
     fn ack(&mut self) {
-        let names: Vec<u64> = self.open.keys().copied().collect();
+        let mut names: Vec<_> = self.open.keys().copied().collect();
+        names.sort_unstable();
         for name in names {
             let open = self.open.get_mut(&name).unwrap();
             if open.stop_strings {
@@ -245,22 +261,32 @@ impl Soak {
             match event {
                 Event::Token {
                     submission,
+                    choice,
                     index,
                     token,
                 } => {
-                    let open = self.open.get_mut(&submission).unwrap();
+                    let open = self.open.get_mut(&(submission, choice)).unwrap();
                     assert_eq!(index, open.outputs);
-                    assert_eq!(token, next_token(&open.tokens), "request {submission}");
+                    let expected = next_token(&open.tokens, choice);
+                    assert_eq!(token, expected, "request {submission}, choice {choice}");
                     open.tokens.push(token);
                     open.outputs += 1;
                 }
-                Event::Finished { submission, reason } => {
-                    self.open.remove(&submission).unwrap();
+                Event::Finished {
+                    submission,
+                    choice,
+                    reason,
+                } => {
+                    self.open.remove(&(submission, choice)).unwrap();
                     *self.finished.entry(reason).or_default() += 1;
                 }
-                Event::Admitted { submission, .. }
-                | Event::Preempted { submission }
-                | Event::Requeued { submission } => assert!(self.open.contains_key(&submission)),
+                Event::Admitted { submission, .. } => {
+                    assert!(self.open.contains_key(&(submission, 0)));
+                }
+                Event::Preempted { submission, choice }
+                | Event::Requeued { submission, choice } => {
+                    assert!(self.open.contains_key(&(submission, choice)));
+                }
             }
         }
         self.core.check_all().unwrap();
@@ -272,7 +298,7 @@ impl Soak {
             0..=2 => self.submit(),
             3 if self.random.below(3) == 0 => {
                 let pick = self.random.below(self.open.len().max(1) as u32) as usize;
-                let mut names: Vec<u64> = self.open.keys().copied().collect();
+                let mut names: Vec<_> = self.open.keys().copied().collect();
                 names.sort_unstable();
                 if let Some(name) = names.get(pick) {
                     self.core.abort(self.open[name].handle, self.now);

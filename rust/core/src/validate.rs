@@ -173,7 +173,42 @@ pub(crate) fn request(request: &Request, config: &CoreConfig) -> Result<(), Erro
             available,
         });
     }
+    choices(request, prompt, config)?;
     side_data(&request.sampling, written, config.side_words)
+}
+
+/// What a prompt and the first output of each choice take must fit at once, or where nobody may be
+/// preempted, what they take in the end: see `admission`.
+fn choices(request: &Request, prompt: u32, config: &CoreConfig) -> Result<(), Error> {
+    let (choices, max_running) = (request.choices, config.max_running);
+    if !(1..=max_running).contains(&choices) {
+        return Err(Error::Choices {
+            choices,
+            max_running,
+        });
+    }
+    let block_size = config.block_size;
+    let whole = prompt.div_ceil(block_size);
+    let longest = (prompt + request.max_tokens - 1).div_ceil(block_size);
+    let needed = if config.admission == Admission::NoEviction {
+        let others = u64::from(choices - 1) * u64::from(longest - prompt / block_size);
+        u64::from(longest) + others
+    } else {
+        let outputs = u64::from(choices) * u64::from(longest > whole);
+        let tails = crate::fork::tails(prompt, block_size, choices);
+        u64::from(whole) + u64::from(tails) + outputs
+    };
+    let available = config.num_blocks - 1;
+    if choices > 1 && needed > u64::from(available) {
+        return Err(Error::ChoicesNeverFit {
+            choices,
+            prompt,
+            block_size,
+            needed: u32::try_from(needed).unwrap_or(u32::MAX),
+            available,
+        });
+    }
+    Ok(())
 }
 
 fn side_data(sampling: &Sampling, longest: u32, available: u32) -> Result<(), Error> {

@@ -135,6 +135,7 @@ fn sampling_words(rows: &[SamplingRow]) -> Vec<u32> {
             presence_penalty,
             frequency_penalty,
             repetition_penalty,
+            logprob,
             penalty_offset,
             bias_offset,
         } = row;
@@ -154,6 +155,8 @@ fn sampling_words(rows: &[SamplingRow]) -> Vec<u32> {
         for offset in [penalty_offset, bias_offset] {
             words.extend([u32::from(offset.is_some()), offset.unwrap_or_default()]);
         }
+        // Only where it is asked for: logs that are older than it have the same digests.
+        words.extend(logprob.then_some(1));
     }
     words
 }

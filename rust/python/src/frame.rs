@@ -17,10 +17,11 @@ fn timings(from: runtime::Timings) -> Timings {
     )
 }
 
-/// Everything of one request since the last drain.
+/// Everything of one choice of a request since the last drain.
 #[pyclass(frozen, get_all, module = "diptych_core.engine")]
 pub(crate) struct Frame {
     request: u64,
+    choice: u32,
     accepted: Option<Py<Accepted>>,
     text: String,
     token_ids: Vec<u32>,
@@ -39,6 +40,7 @@ impl Frame {
         };
         Ok(Self {
             request: frame.request,
+            choice: frame.choice,
             accepted: frame
                 .accepted
                 .map(|accepted| Py::new(py, Accepted::from(accepted)))
@@ -81,6 +83,7 @@ pub(crate) struct Finished {
     prompt_tokens: u32,
     completion_tokens: u32,
     cached_tokens: u32,
+    mean_logprob: Option<f64>,
     timings: Timings,
     preemptions: u32,
     events: Vec<(u64, &'static str)>,
@@ -95,6 +98,7 @@ impl From<runtime::Finished> for Finished {
             prompt_tokens: from.prompt_tokens,
             completion_tokens: from.completion_tokens,
             cached_tokens: from.cached_tokens,
+            mean_logprob: from.mean_logprob,
             timings: timings(from.timings),
             preemptions: from.preemptions,
             events: from.events,

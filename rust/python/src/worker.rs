@@ -140,16 +140,21 @@ impl Step {
         Ok(())
     }
 
+    #[pyo3(signature = (status, ids, logprobs = None))]
     fn publish(
         &self,
         py: Python<'_>,
         status: &Bound<'_, PyAny>,
         ids: &Bound<'_, PyAny>,
+        logprobs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let status = PyBuffer::<i32>::get(status)?.to_vec(py)?;
         let ids = PyBuffer::<i32>::get(ids)?.to_vec(py)?;
+        let logprobs = logprobs
+            .map(|logprobs| PyBuffer::<f32>::get(logprobs)?.to_vec(py))
+            .transpose()?;
         self.0
-            .publish(&status, &ids)
+            .publish(&status, &ids, logprobs.as_deref())
             .map_err(|error| errors::port(&error))
     }
 

@@ -1,11 +1,14 @@
 //! The host's side of the arenas: plans are copied in, results are copied out once and then checked. The host never reads a plan back.
 
+mod outcomes;
+
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use diptych_core::{RowStatus, SamplingRow, StepPlan};
 
+pub(crate) use crate::arena::outcomes::{Drawn, Outcomes};
 use crate::layout::{
     Capacities, Count, ERROR_TEXT, FIELDS, Layout, SIDE, field_index, plan_word, result_word,
 };
@@ -40,6 +43,8 @@ struct Launched {
     decodes_only: bool,
     /// Whether the worker had to wait for nothing but us between the step before and this one.
     follows: bool,
+    /// Sampling rows whose log probability is wanted, with what they draw.
+    scored: Vec<(usize, Drawn)>,
     /// Checksum of the plan, in debug builds: nothing may change a plan before its step has retired.
     shadow: Option<u64>,
 }
@@ -129,12 +134,22 @@ impl HostArenas {
         self.write_sampling_rows(image, plan);
         self.side.write(image * self.layout.side_bytes, &plan.side);
         self.write_header(image, plan, counts);
+        let wanted = plan.sampling.iter().enumerate();
+        let scored = wanted.filter(|(_, row)| row.logprob).map(|(index, row)| {
+            let drawn = Drawn {
+                request: row.submission,
+                choice: row.choice_index,
+                index: row.output_index,
+            };
+            (index, drawn)
+        });
         self.launched.push_back(Launched {
             step: plan.step,
             image,
             counts,
             decodes_only: plan.num_decode_rows as usize == plan.rows.len(),
             follows: at_once || !self.launched.is_empty(),
+            scored: scored.collect(),
             shadow: cfg!(debug_assertions).then(|| self.checksum(image, &counts)),
         });
         let published = self
@@ -232,7 +247,7 @@ impl HostArenas {
             offset(row.penalty_offset)
         });
         self.each(image, rows, "bias_offset", |row| offset(row.bias_offset));
-        self.each(image, rows, "logprobs", |_| -1_i32);
+        self.each(image, rows, "logprobs", |row| i32::from(row.logprob) - 1);
     }
 
     fn write<T: Plain>(&self, image: usize, name: &str, values: &[T]) {
@@ -259,12 +274,9 @@ impl HostArenas {
         image * self.layout.plan_bytes + self.layout.offsets[index]
     }
 
-    /// Looks for the result of the oldest launched step, whose number comes back; fills `into` with its rows' outcomes.
-    pub(crate) fn take_result(
-        &mut self,
-        epoch: u64,
-        into: &mut Vec<(RowStatus, u32)>,
-    ) -> (u64, Outcome) {
+    /// Looks for the result of the oldest launched step, whose number comes back; fills `into` with its rows' outcomes and adds to
+    /// its scores.
+    pub(crate) fn take_result(&mut self, epoch: u64, into: &mut Outcomes) -> (u64, Outcome) {
         let Some(oldest) = self.launched.front() else {
             return (0, Outcome::Pending);
         };
@@ -300,7 +312,7 @@ impl HostArenas {
         self.last_end = end;
     }
 
-    fn outcome(&mut self, epoch: u64, published: u64, into: &mut Vec<(RowStatus, u32)>) -> Outcome {
+    fn outcome(&mut self, epoch: u64, published: u64, into: &mut Outcomes) -> Outcome {
         let oldest = &self.launched[0];
         let (step, rows) = (oldest.step, oldest.rows());
         if published != step {
@@ -320,7 +332,13 @@ impl HostArenas {
             return Outcome::Garbage(format!("the plan of step {step} was changed in flight"));
         }
         match error {
-            0 => self.rows(header, step, rows, into),
+            0 => match self.rows(header, step, rows, &mut into.rows) {
+                retired @ Outcome::Rows { .. } => match self.scores(header, step, into) {
+                    Ok(()) => retired,
+                    Err(garbage) => Outcome::Garbage(garbage),
+                },
+                other => other,
+            },
             1 => self.raised(header, step),
             code => Outcome::Garbage(format!("its result of step {step} has error code {code}")),
         }

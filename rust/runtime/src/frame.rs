@@ -7,13 +7,15 @@ use diptych_core::explanation::Explanation;
 pub struct Frame {
     /// Number that `submit` returned.
     pub request: u64,
-    /// Set once, in the request's first frame, when the core has taken the request.
+    /// Which of the prompt's outputs, from 0. What ends a request before the core has taken it, and a failure, ends all of them.
+    pub choice: u32,
+    /// Set once, in the first frame of choice 0, when the core has taken the request.
     pub accepted: Option<Accepted>,
     /// New text.
     pub text: String,
     /// New output token ids.
     pub token_ids: Vec<u32>,
-    /// Set once, in the request's last frame.
+    /// Set once, in the choice's last frame.
     pub done: Option<Done>,
     /// Why it went as it did: with `done`, if that was asked for and the core has had the request.
     pub explanation: Option<Box<Explanation>>,
@@ -79,7 +81,7 @@ pub struct Timings {
 }
 
 /// The end of a request that did what it was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// Why.
     pub reason: FinishReason,
@@ -93,6 +95,8 @@ pub struct Finished {
     pub completion_tokens: u32,
     /// Prompt tokens found in the prefix cache at first admission.
     pub cached_tokens: u32,
+    /// Mean log probability of the output tokens, if asked for.
+    pub mean_logprob: Option<f64>,
     /// When.
     pub timings: Timings,
     /// How often its blocks were taken and its tokens computed again.

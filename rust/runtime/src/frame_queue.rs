@@ -8,9 +8,10 @@ use crate::EngineError;
 use crate::coalesce::Coalescer;
 use crate::frame::Frame;
 use crate::os::EventFd;
+use crate::params::MAX_CHOICES;
 use crate::shared::{Owner, Shared};
 
-/// Frames of the requests of one reader, at most one per request at a time.
+/// Frames of the requests of one reader, at most one per choice at a time.
 ///
 /// A slow reader costs no more than its requests' own output: what it has not drained is merged. [`FrameQueue::fd`] is readable if and only if
 /// there is something to drain.
@@ -73,7 +74,8 @@ impl FrameQueue {
     }
 
     pub(crate) fn add(&self, frame: Frame) {
-        self.frames.add(frame.request, frame, merge);
+        let key = frame.request * u64::from(MAX_CHOICES) + u64::from(frame.choice);
+        self.frames.add(key, frame, merge);
     }
 }
 

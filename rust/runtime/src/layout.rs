@@ -9,7 +9,7 @@ use crate::EngineError;
 use crate::options::Limits;
 
 /// Version of everything in this file and of the control messages.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Sections start on a cache line.
 const LINE: usize = 64;
@@ -263,6 +263,7 @@ pub(crate) struct Layout {
     pub(crate) error_text: usize,
     pub(crate) status: usize,
     pub(crate) ids: usize,
+    pub(crate) logprobs: usize,
     pub(crate) result_bytes: usize,
 }
 
@@ -286,7 +287,8 @@ impl Layout {
             error_text: RESULT_HEADER,
             status,
             ids: status + row_bytes,
-            result_bytes: status + 2 * row_bytes,
+            logprobs: status + 2 * row_bytes,
+            result_bytes: status + 3 * row_bytes,
         }
     }
 

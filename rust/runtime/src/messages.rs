@@ -9,6 +9,7 @@ use diptych_core::{Event, Request};
 use diptych_text::TextStream;
 use serde_json::{Map, Value};
 
+use crate::arena::Drawn;
 use crate::control::HostMessage;
 use crate::engine::questions::{KvStored, KvTold};
 use crate::frame::{Failure, FailureKind, Timings};
@@ -19,8 +20,8 @@ use crate::shared::{Open, Slot};
 pub(crate) enum Command {
     Submit(Box<Submission>),
     Abort(u64),
-    /// Verdicts of the stop search: request, tokens searched, where a stop string completed.
-    Acks(Vec<(u64, u32, Option<u32>)>),
+    /// Verdicts of the stop search.
+    Acks(Vec<Verdict>),
     /// Ask the worker and put the answer into the slot.
     Ask(HostMessage, Arc<Slot<Vec<u8>>>),
     /// Why a request goes or went as it did.
@@ -37,12 +38,24 @@ pub(crate) enum Command {
     },
 }
 
+/// What the stop search says of one choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) request: u64,
+    pub(crate) choice: u32,
+    /// Tokens searched.
+    pub(crate) checked: u32,
+    /// Where a stop string completed.
+    pub(crate) stop_at: Option<u32>,
+}
+
 /// A request whose prompt is known.
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) open: Arc<Open>,
     pub(crate) request: Request,
-    pub(crate) stream: TextStream,
+    /// One for each choice.
+    pub(crate) streams: Vec<TextStream>,
     pub(crate) tokenised: u64,
 }
 
@@ -56,6 +69,8 @@ pub(crate) enum TextMessage {
         events: Vec<Event>,
         /// Of requests that ended and whose owners want to know why they went as they did.
         explanations: Vec<Explanation>,
+        /// Log probabilities of tokens that asked for them; of some that the core dropped as well.
+        scores: Vec<(Drawn, f32)>,
         now: u64,
     },
     /// A request cannot go on.
@@ -72,7 +87,7 @@ pub(crate) enum TextMessage {
 #[derive(Debug)]
 pub(crate) struct AcceptedStream {
     pub(crate) open: Arc<Open>,
-    pub(crate) stream: TextStream,
+    pub(crate) streams: Vec<TextStream>,
     pub(crate) stop_ids: Vec<u32>,
     pub(crate) prompt_tokens: u32,
     pub(crate) prompt_ids: Option<Vec<u32>>,

@@ -37,6 +37,10 @@ pub(crate) struct Params {
     pub(crate) return_prompt_ids: bool,
     /// Target for the gap between two tokens in nanoseconds, instead of the engine's.
     pub(crate) target_itl_ns: Option<u64>,
+    /// Outputs to draw from the prompt.
+    pub(crate) n: u32,
+    /// Whether the mean log probability of each output is wanted.
+    pub(crate) mean_logprob: bool,
     /// Class of urgency, lower first.
     #[serde(default)]
     pub(crate) priority: u8,
@@ -59,6 +63,8 @@ pub(crate) struct Params {
     pub(crate) explain: bool,
 }
 
+/// Most outputs of one prompt.
+pub(crate) const MAX_CHOICES: u32 = 128;
 /// Longest salt in bytes, and the longest time to live in seconds: a year.
 const MAX_SALT_BYTES: usize = 512;
 pub(crate) const MAX_TTL_S: f64 = 366.0 * 86_400.0;
@@ -113,6 +119,9 @@ impl Params {
         }
         self.cache_problems(&mut problems);
         self.urgency_problems(&mut problems);
+        if !(1..=MAX_CHOICES).contains(&self.n) {
+            problems.push(format!("n is {}: from 1 to {MAX_CHOICES}", self.n));
+        }
         self.list_problems(vocabulary, &mut problems);
         problems
     }
@@ -199,6 +208,7 @@ impl Params {
             top_p: self.top_p,
             min_p: self.min_p,
             seed: self.seed.map_or(drawn, i64::cast_unsigned),
+            logprob: self.mean_logprob,
         }
     }
 }
@@ -213,7 +223,7 @@ pub(crate) mod tests {
             "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": null, "logit_bias": [], "stop": [],
             "stop_token_ids": [], "ignore_eos": false, "include_stop_str_in_output": false,
             "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false, "target_itl_ns": null,
-            "cache_salt": "", "cache_ttl": null, "cache_retention": 0
+            "cache_salt": "", "cache_ttl": null, "cache_retention": 0, "n": 1, "mean_logprob": false
         })
     }
 
@@ -274,6 +284,8 @@ pub(crate) mod tests {
             ("cache_ttl", serde_json::json!(-1)),
             ("cache_ttl", serde_json::json!(1e9)),
             ("cache_retention", serde_json::json!(4)),
+            ("n", serde_json::json!(0)),
+            ("n", serde_json::json!(129)),
         ];
         for (key, value) in cases {
             let error = parse(key, value.clone()).expect_err(&format!("{key} {value}"));

@@ -160,8 +160,11 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         skip_special_tokens: params.skip_special_tokens,
         prompt_tail: tail.to_vec(),
     };
-    let stream = TextStream::new(Arc::clone(&table), stream)
-        .map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))?;
+    let streams: Result<Vec<TextStream>, TextError> = (0..params.n)
+        .map(|_| TextStream::new(Arc::clone(&table), stream.clone()))
+        .collect();
+    let streams =
+        streams.map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))?;
     let mut stop_ids = params.stop_token_ids.clone();
     if !params.ignore_eos {
         stop_ids.extend_from_slice(&shared.options.eos_ids);
@@ -175,6 +178,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         namespace: shared.namespaces.of(&params.cache_salt),
         cache_ttl_ns: params.cache_ttl_ns(),
         retention: params.cache_retention,
+        choices: params.n,
         target_itl_ns: params.target_itl_ns,
         priority: params.priority,
         tenant: params.tenant_number(),
@@ -189,7 +193,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     Ok(Box::new(Submission {
         open: Arc::clone(&job.open),
         request,
-        stream,
+        streams,
         tokenised: now_ns(),
     }))
 }

@@ -1,7 +1,7 @@
 //! What the threads of one engine share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ pub(crate) struct Open {
     /// Who may end the request: see [`Stage`].
     stage: AtomicU8,
     pub(crate) aborted: AtomicBool,
+    /// Choices without their last frame.
+    unfinished: AtomicU32,
 }
 
 /// Where a request is.
@@ -67,6 +69,7 @@ impl Open {
             number,
             queue,
             tenant: params.tenant_number(),
+            unfinished: AtomicU32::new(params.n),
             params,
             arrived,
             stage: AtomicU8::new(Stage::Prompt as u8),
@@ -176,27 +179,33 @@ impl std::fmt::Debug for Texts {
 #[derive(Debug, Default)]
 struct Registry {
     next: u64,
+    /// Outputs that the open requests ask for.
+    choices: usize,
     open: HashMap<u64, Arc<Open>>,
-    /// Open requests of each tenant that has a name and any.
+    /// Those of each tenant that has a name and any.
     tenants: HashMap<u64, usize>,
 }
 
-/// How many times as many requests as there is room for others a tenant may have open: one that is
+/// How many times as many outputs as there is room for others a tenant may have open: one that is
 /// alone fills four fifths of the room (dynamic thresholds: Choudhury and Hahne, 1998).
 const TENANT_SHARE: usize = 4;
 
 impl Registry {
     fn insert(&mut self, open: Arc<Open>) {
+        let choices = open.params.n as usize;
+        self.choices += choices;
         if open.tenant != 0 {
-            *self.tenants.entry(open.tenant).or_default() += 1;
+            *self.tenants.entry(open.tenant).or_default() += choices;
         }
         self.open.insert(open.number, open);
     }
 
     fn remove(&mut self, request: u64) -> Option<Arc<Open>> {
         let open = self.open.remove(&request)?;
+        let choices = open.params.n as usize;
+        self.choices -= choices;
         if let Some(count) = self.tenants.get_mut(&open.tenant) {
-            *count -= 1;
+            *count -= choices;
             if *count == 0 {
                 self.tenants.remove(&open.tenant);
             }
@@ -204,20 +213,20 @@ impl Registry {
         Some(open)
     }
 
-    /// Why no more requests of a tenant are taken.
+    /// Why no more outputs of a tenant are taken.
     fn refusal(&self, tenant: u64, limits: &Limits) -> Option<Problem> {
         let limit = limits.max_running as usize + limits.max_queued_requests as usize;
-        let open = self.open.len();
+        let open = self.choices;
         let own = self.tenants.get(&tenant).copied().unwrap_or(0);
         let (kind, message) = if open >= limit {
             let message = format!(
-                "{open} requests are open, at most {limit} may be (max_running {} + max_queued_requests {}): retry later",
+                "{open} outputs are open, at most {limit} may be (max_running {} + max_queued_requests {}): retry later",
                 limits.max_running, limits.max_queued_requests
             );
             (FailureKind::QueueFull, message)
         } else if own > 0 && own >= TENANT_SHARE * (limit - open) {
             let message = format!(
-                "{own} requests of this tenant are open, and the rest of the room for {limit} is kept for others: retry later"
+                "{own} outputs of this tenant are open, and the rest of the room for {limit} is kept for others: retry later"
             );
             (FailureKind::TenantQueueFull, message)
         } else {
@@ -280,12 +289,18 @@ impl Shared {
         lock(&self.registry).open.get(&request).cloned()
     }
 
-    /// Ends a request with its last frame. Whoever comes second does nothing.
+    /// Ends a choice with its last frame, and with the last of them or a failure the request. Whoever comes second does nothing.
     pub(crate) fn finish(&self, mut frame: Frame, done: Done) {
-        let Some(open) = lock(&self.registry).remove(frame.request) else {
+        let mut registry = lock(&self.registry);
+        let Some(open) = registry.open.get(&frame.request).cloned() else {
             return;
         };
-        lock(&self.statistics).done(&done);
+        let ends = matches!(done, Done::Failed(_));
+        if ends || open.unfinished.fetch_sub(1, Ordering::Relaxed) == 1 {
+            registry.remove(frame.request);
+            lock(&self.statistics).done(&done);
+        }
+        drop(registry);
         frame.done = Some(done);
         open.queue.add(frame);
     }
@@ -315,7 +330,7 @@ impl Shared {
             ..Timings::default()
         };
         let failure = problem.failure(timings, 0, 0);
-        self.finish(empty_frame(open.number), Done::Failed(failure));
+        self.finish(empty_frame(open.number, 0), Done::Failed(failure));
     }
 
     /// Ends a request by its caller's wish.
@@ -329,10 +344,12 @@ impl Shared {
         let _ = self.commands.push(Command::Abort(open.number));
     }
 
-    /// The last frame of a request that was aborted before the core had it.
+    /// The last frames of a request that was aborted before the core had it.
     pub(crate) fn finish_aborted(&self, open: &Open) {
-        let finished = Done::Finished(aborted_prompt(open));
-        self.finish(empty_frame(open.number), finished);
+        for choice in 0..open.params.n {
+            let finished = Done::Finished(aborted_prompt(open));
+            self.finish(empty_frame(open.number, choice), finished);
+        }
     }
 
     /// Aborts everything that was submitted with one queue.
@@ -350,9 +367,10 @@ impl Shared {
 }
 
 /// A frame without content.
-pub(crate) fn empty_frame(request: u64) -> Frame {
+pub(crate) fn empty_frame(request: u64, choice: u32) -> Frame {
     Frame {
         request,
+        choice,
         ..Frame::default()
     }
 }
@@ -365,6 +383,7 @@ fn aborted_prompt(open: &Open) -> Finished {
         prompt_tokens: 0,
         completion_tokens: 0,
         cached_tokens: 0,
+        mean_logprob: None,
         timings: Timings {
             arrived: open.arrived,
             finished: crate::now_ns(),

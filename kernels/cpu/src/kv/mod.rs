@@ -231,6 +231,28 @@ impl KvPool {
             .populate(blocks.start * bytes..blocks.end * bytes)
     }
 
+    /// Copies a block, all layers and heads.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the two blocks meanwhile.
+    ///
+    /// # Panics
+    /// If there is no such block, or they are one.
+    pub unsafe fn copy_block(&self, source: usize, target: usize) {
+        let blocks = self.shape.blocks;
+        assert!(
+            source < blocks && target < blocks && source != target,
+            "block {source} is copied to {target} in a pool of {blocks}",
+        );
+        for layer in 0..self.shape.layers {
+            for head in 0..self.shape.kv_heads {
+                let from = self.head_block(layer, source, head).keys;
+                let to = self.head_block(layer, target, head).keys;
+                std::ptr::copy_nonoverlapping(from, to, self.shape.head_bytes());
+            }
+        }
+    }
+
     /// One head's part of a block.
     ///
     /// # Safety

@@ -52,7 +52,7 @@ fn unserved_sizes_are_refused_by_name() {
 }
 
 #[test]
-fn new_pages_change_nothing_and_filling_changes_all() {
+fn copies_and_new_pages_change_no_other_block() {
     let pool = KvPool::new(SHAPE, true).unwrap();
     let bytes = || {
         // SAFETY: the region's own bytes.
@@ -71,6 +71,13 @@ fn new_pages_change_nothing_and_filling_changes_all() {
         pool.populate(0..5).unwrap();
         pool.populate(1..4).unwrap();
         assert!(bytes() == before);
+        pool.copy_block(1, 3);
+        let (mut want, block) = (before.clone(), SHAPE.bytes_per_block() / 3);
+        for layer in 0..3 {
+            let start = layer * 5 * block;
+            want.copy_within(start + block..start + 2 * block, start + 3 * block);
+        }
+        assert!(bytes() == want);
         pool.fill(0xff);
         assert!(bytes().iter().all(|byte| *byte == 0xff));
     }

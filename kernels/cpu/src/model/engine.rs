@@ -8,7 +8,7 @@ use super::filling::Filling;
 use super::model::Model;
 use super::phase::Phases;
 use super::plan::{PlanError, StepInput};
-use super::program::{Program, Wanted};
+use super::program::{Found, Program, Wanted};
 use super::report::Report;
 use super::settings::Settings;
 use super::shape::{ModelError, ModelShape};
@@ -24,12 +24,14 @@ use crate::sampling::SamplingRow;
 const SAMPLING_BYTES: usize = 64;
 
 /// What a step gave, one value for each sampling row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutput {
     /// 0: the id is valid; 1: the logits held NaN or no finite maximum.
     pub status: Vec<i32>,
     /// Sampled ids.
     pub ids: Vec<i32>,
+    /// Their log probabilities, with penalties and bias, before temperature; 0 where not asked for.
+    pub logprobs: Vec<f32>,
     /// Nanoseconds of embedding and layers, without head and sampling.
     pub forward_ns: u64,
 }
@@ -141,10 +143,15 @@ impl Engine {
         let mut output = StepOutput {
             status: vec![0; count],
             ids: vec![0; count],
+            logprobs: vec![0.0; count],
             forward_ns: 0,
         };
-        let (status, ids) = (output.status.as_mut_ptr(), output.ids.as_mut_ptr());
-        let wanted = Wanted::Ids(&sampling, status, ids);
+        let found = Found {
+            statuses: output.status.as_mut_ptr(),
+            ids: output.ids.as_mut_ptr(),
+            logprobs: output.logprobs.as_mut_ptr(),
+        };
+        let wanted = Wanted::Ids(&sampling, found);
         output.forward_ns = self.execute(step, (&order, kept), wanted, progress)?;
         for (row, status) in output.status.iter().enumerate() {
             // The host may have launched a step over a row without an id: it computes with any, in vain.
@@ -216,6 +223,10 @@ impl Engine {
         // SAFETY: the plan was checked, and all members run the same program.
         let run = |member: &Member| unsafe { program.run(member, progress) };
         self.filling.step();
+        for (source, destination) in step.copies() {
+            // SAFETY: the plan was checked, and no step runs.
+            unsafe { self.pool.copy_block(source, destination) };
+        }
         self.team.run(&run);
         self.filling.step();
         Ok(program.forward_ns.into_inner())

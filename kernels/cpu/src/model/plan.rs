@@ -44,7 +44,7 @@ pub struct SamplingInput<'a> {
     pub penalty_offset: &'a [i32],
     /// Word offset into `side` of count, ids, bits of f32; −1 for none.
     pub bias_offset: &'a [i32],
-    /// Log probabilities wanted: −1, others are not built.
+    /// 0 where the log probability of the sampled id is wanted, else −1.
     pub logprobs: &'a [i32],
     /// Records of the rows.
     pub side: &'a [u32],
@@ -75,7 +75,7 @@ pub struct StepInput<'a> {
     pub delta_counts: &'a [i32],
     /// Blocks of all changes.
     pub delta_blocks: &'a [i32],
-    /// None: others are not built.
+    /// `[C][4]`, before anything is computed: source block, destination block, leading tokens that matter, 0.
     pub block_copies: &'a [i32],
     /// What is sampled.
     pub sampling: SamplingInput<'a>,
@@ -118,15 +118,10 @@ impl StepInput<'_> {
     /// # Errors
     /// The first array that contradicts the settings or another, with its values.
     pub fn check(&self, settings: &Settings) -> Result<(), PlanError> {
-        if !self.block_copies.is_empty() {
-            let copies = self.block_copies.len().div_ceil(4);
-            return refuse(format!(
-                "a plan asks for {copies} block copies, which are not built: send none"
-            ));
-        }
         self.check_tokens(settings)?;
         self.check_rows(settings)?;
         self.check_deltas(settings)?;
+        self.check_copies(settings)?;
         self.sampling.check(self.token_ids.len(), settings)
     }
 
@@ -252,6 +247,34 @@ impl StepInput<'_> {
     }
 }
 
+impl StepInput<'_> {
+    /// Source and destination of each block copy.
+    pub(super) fn copies(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let copies = self.block_copies.chunks_exact(4);
+        copies.map(|copy| (copy[0] as usize, copy[1] as usize))
+    }
+
+    fn check_copies(&self, settings: &Settings) -> Result<(), PlanError> {
+        let found = self.block_copies.len();
+        if !found.is_multiple_of(4) {
+            return refuse(format!(
+                "block_copies has {found} values in a plan: four make a copy"
+            ));
+        }
+        for copy in self.block_copies.chunks_exact(4) {
+            let (blocks, tokens) = (settings.num_blocks as i32, settings.block_size as i32);
+            let exist = (0..blocks).contains(&copy[0]) && (1..blocks).contains(&copy[1]);
+            let taken = (1..=tokens).contains(&copy[2]) && copy[3] == 0;
+            if !exist || !taken || copy[0] == copy[1] {
+                return refuse(format!(
+                    "block copy {copy:?} in a plan: source, another block to copy to, of {blocks}, 1 to {tokens} tokens, and 0"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl SamplingInput<'_> {
     /// How many rows.
     #[must_use]
@@ -295,11 +318,7 @@ impl SamplingInput<'_> {
         require("sampling_rows", self.rows, 0..settings.max_running as i32)?;
         require("output_index", self.output_index, 0..i32::MAX)?;
         require("choice_index", self.choice_index, 0..i32::MAX)?;
-        if self.logprobs.iter().any(|&wanted| wanted >= 0) {
-            return refuse(
-                "a sampling row asks for logprobs, which are not computed yet: send -1".to_string(),
-            );
-        }
+        require("logprobs", self.logprobs, -1..1)?;
         for row in 0..count {
             let refused = |error: SamplingError| PlanError(error.to_string());
             self.row(row)
@@ -322,6 +341,7 @@ impl SamplingInput<'_> {
             seed: self.seed[row] as u64,
             output_index: self.output_index[row] as u32,
             choice_index: self.choice_index[row] as u32,
+            wants_logprob: self.logprobs[row] >= 0,
             history: read_history(self.side, self.penalty_offset[row])?,
             bias: read_bias(self.side, self.bias_offset[row])?,
         })

@@ -19,14 +19,22 @@ use crate::matrix::{Form, Matrix, read_row};
 use crate::pool::Member;
 use crate::rope::Rope;
 use crate::rows::{RowBuffer, Rows};
-use crate::sampling::{Best, SamplingRow, Status};
+use crate::sampling::{Best, SamplingRow, Status, log_probability};
 use crate::simd::LANES;
+
+/// Where the sampled rows' results go.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) statuses: *mut i32,
+    pub(super) ids: *mut i32,
+    pub(super) logprobs: *mut f32,
+}
 
 /// What becomes of the sampled rows.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted<'a> {
-    /// One id each: statuses and ids.
-    Ids(&'a [SamplingRow<'a>], *mut i32, *mut i32),
+    /// One id each.
+    Ids(&'a [SamplingRow<'a>], Found),
     /// All logits: `[S][vocabulary]`.
     Logits(*mut f32),
 }
@@ -277,8 +285,8 @@ impl Program<'_> {
             std::ptr::null_mut()
         };
         let place = self.order[index];
-        let (sampling, statuses, ids) = match self.wanted {
-            Wanted::Ids(sampling, statuses, ids) => (sampling, statuses, ids),
+        let (sampling, found) = match self.wanted {
+            Wanted::Ids(sampling, found) => (sampling, found),
             Wanted::Logits(out) => {
                 std::ptr::copy_nonoverlapping(logits, out.add(place * vocabulary), vocabulary);
                 return;
@@ -287,7 +295,12 @@ impl Program<'_> {
         let (status, id): (Status, u32) = if row < kept {
             let sampler = &mut *self.phases.scratch[member.index()].sampler();
             let logits = std::slice::from_raw_parts_mut(logits, vocabulary);
-            sampler.sample(self.phases.settings.set, logits, &sampling[place])
+            let set = self.phases.settings.set;
+            let (status, id) = sampler.sample(set, logits, &sampling[place]);
+            if sampling[place].wants_logprob && status == Status::Ok {
+                *found.logprobs.add(place) = log_probability(set, logits, id);
+            }
+            (status, id)
         } else {
             let mut best = Best::new();
             for other in self.phases.scratch {
@@ -295,8 +308,8 @@ impl Program<'_> {
             }
             best.finish()
         };
-        *statuses.add(place) = status as i32;
-        *ids.add(place) = id as i32;
+        *found.statuses.add(place) = status as i32;
+        *found.ids.add(place) = id as i32;
     }
 }
 

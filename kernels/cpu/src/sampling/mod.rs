@@ -27,4 +27,4 @@ mod weights;
 pub use best::Best;
 pub use philox::{philox, uniform};
 pub use row::{Entries, SamplingError, SamplingRow, Status, read_bias, read_history};
-pub use sampler::Sampler;
+pub use sampler::{Sampler, log_probability};

@@ -70,6 +70,8 @@ pub struct SamplingRow<'a> {
     pub output_index: u32,
     /// Which of the request's choices.
     pub choice_index: u32,
+    /// The sampled id's log probability is asked for, and with it all logits.
+    pub wants_logprob: bool,
     /// Ids of the prompt and of the output so far, for penalties. Ids outside the vocabulary are filler.
     pub history: Option<Entries<'a>>,
     /// Ids and the bits of the f32 added to their logits.
@@ -90,6 +92,7 @@ impl Default for SamplingRow<'_> {
             seed: 0,
             output_index: 0,
             choice_index: 0,
+            wants_logprob: false,
             history: None,
             bias: None,
         }
@@ -106,7 +109,10 @@ impl SamplingRow<'_> {
     /// Only the best of the unchanged logits is asked for: [`super::Best`] over parts of the row gives the answer.
     #[must_use]
     pub fn wants_argmax_only(&self) -> bool {
-        (!self.is_random() || self.top_k == 1) && self.history.is_none() && self.bias.is_none()
+        (!self.is_random() || self.top_k == 1)
+            && !self.wants_logprob
+            && self.history.is_none()
+            && self.bias.is_none()
     }
 
     /// Whether the bias is for tokens only.

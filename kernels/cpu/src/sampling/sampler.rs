@@ -5,7 +5,7 @@ use super::best::{Best, maximum};
 use super::candidates::{Candidates, Scratch};
 use super::philox::uniform;
 use super::row::{SamplingRow, Status};
-use super::weights::Scale;
+use super::weights::{Scale, Whole};
 use crate::simd::{InstructionSet, Isa, Kernel};
 
 /// Candidates put in order at first, where top-k does not say how many.
@@ -82,6 +82,23 @@ impl Sampler {
         let last = kept.min(candidates.reached()) - 1;
         candidates.id(index.map_or(last, |index| index.min(last)))
     }
+}
+
+/// Log probability of an id under a row of logits as they are: penalties and bias applied by [`Sampler::sample`], neither
+/// temperature nor cuts. Summed in order of ids, so the same bits on every path. The row has a finite maximum.
+///
+/// # Panics
+/// If the row has no such id.
+#[must_use]
+pub fn log_probability(set: InstructionSet, logits: &[f32], id: u32) -> f32 {
+    let (best, _) = set.run(Maximum(logits));
+    let maximum = f64::from(best);
+    let scale = Scale {
+        maximum,
+        temperature: 1.0,
+    };
+    let sum = set.run(Whole { logits, scale });
+    (f64::from(logits[id as usize]) - maximum - sum.ln()) as f32
 }
 
 /// Length of the prefix that top-k (`by_k`), top-p and min-p keep; at least 1.

@@ -136,3 +136,36 @@ fn quantized_formats_give_the_same_bits_however_they_are_run() {
         check(&model(hidden, format, false, true), settings());
     }
 }
+
+#[test]
+fn a_forked_sequence_goes_on_with_the_same_bits() {
+    for kv in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+        let settings = Settings { kv, ..settings() };
+        let model = model(48, Format::F32, false, true);
+        let (ids, other) = (prompt(2, LENGTH), prompt(5, LENGTH));
+        let want = whole(&model, settings);
+        let mut driver = Driver::new(&model, settings);
+        let cut = settings.block_size + settings.block_size / 2 + 1;
+        driver.step(&[(2, &ids[..cut])], 0);
+        let full = cut / settings.block_size;
+        let (source, own) = (driver.tables[2][full], driver.free.pop().unwrap());
+        driver.tables[3] = [&driver.tables[2][..full], &[own]].concat();
+        driver.lengths[3] = cut;
+        // The sequence that it was forked from takes another way, in the block that is copied.
+        let mut plan = driver.plan(&[(2, &other[..1]), (3, &ids[cut..=cut])], 2);
+        plan.delta_rows.push(3);
+        plan.delta_starts.push(0);
+        plan.delta_counts.push(driver.tables[3].len() as i32);
+        plan.delta_blocks.extend(&driver.tables[3]);
+        plan.block_copies = vec![source, own, (cut % settings.block_size) as i32, 0];
+        let logits = driver.engine.logits(&plan.input()).unwrap();
+        let vocabulary = settings.vocabulary;
+        let mut found = vec![logits[vocabulary..].to_vec()];
+        for place in cut + 1..LENGTH {
+            let next = driver.lengths[2] - cut;
+            let chunks = [(2, &other[next..=next]), (3, &ids[place..=place])];
+            found.extend(driver.step(&chunks, 2).split_off(1));
+        }
+        assert_eq!(bits(&found), want[cut..], "{kv:?}");
+    }
+}

@@ -18,9 +18,24 @@ type Change = fn(&mut Plan);
 type Setting = fn(&mut Settings);
 
 #[test]
+fn bad_block_copies_are_refused_with_what_is_wrong() {
+    let cases: [(&str, &[i32]); 6] = [
+        ("block_copies has 3", &[0, 1, 2]),
+        ("block copy [1, 0, 2, 0]", &[1, 0, 2, 0]),
+        ("block copy [4, 4, 2, 0]", &[4, 4, 2, 0]),
+        ("block copy [64, 1, 2, 0]", &[64, 1, 2, 0]),
+        ("block copy [1, 2, 17, 0]", &[1, 2, 17, 0]),
+        ("block copy [1, 2, 3, 1]", &[1, 2, 3, 1]),
+    ];
+    for (part, copies) in cases {
+        let message = refused(|plan| plan.block_copies = copies.to_vec());
+        assert!(message.contains(part), "{message} (wanted: {part})");
+    }
+}
+
+#[test]
 fn bad_plans_are_refused_with_what_is_wrong() {
-    let cases: [(&str, Change); 33] = [
-        ("block copies", |plan| plan.block_copies = vec![0, 1, 2, 0]),
+    let cases: [(&str, Change); 32] = [
         ("0 tokens", |plan| plan.token_ids.clear()),
         ("65 tokens", |plan| plan.token_ids = vec![1; 65]),
         ("token_ids from 4 to 90", |plan| plan.token_ids[3] = 90),
@@ -61,7 +76,9 @@ fn bad_plans_are_refused_with_what_is_wrong() {
         ("delta_blocks from", |plan| plan.delta_blocks[0] = 64),
         ("sampling_tokens from", |plan| plan.sampling.tokens[0] = 4),
         ("sampling_rows from", |plan| plan.sampling.rows[0] = 8),
-        ("logprobs, which", |plan| plan.sampling.logprobs[1] = 0),
+        ("logprobs from -1 to 1", |plan| {
+            plan.sampling.logprobs[1] = 1;
+        }),
         ("temperature has 3", |plan| {
             plan.sampling.temperature.truncate(3);
         }),

@@ -113,3 +113,34 @@ fn progress_is_told_after_every_layer() {
     driver.engine.run(&plan.input(), &count).unwrap();
     assert_eq!(layers.into_inner(), 2);
 }
+
+/// Of the logits that the engine itself gives, for any number of threads and beside rows that ask for none.
+#[test]
+fn log_probabilities_are_those_of_the_logits() {
+    let ids = prompt(1, 20);
+    let model = model(48, Format::F32, false, true);
+    let logits = Driver::new(&model, settings()).step(&[(1, &ids)], 0);
+    for threads in [1, 3] {
+        let settings = Settings {
+            threads,
+            ..settings()
+        };
+        let mut driver = Driver::new(&model, settings);
+        let mut plan = driver.plan(&[(1, &ids)], 0);
+        for row in 0..20 {
+            plan.sampling.logprobs[row] = if row % 3 == 0 { -1 } else { 0 };
+            plan.sampling.temperature[row] = if row % 2 == 0 { 0.0 } else { 1.3 };
+        }
+        let output = driver.engine.run(&plan.input(), &|| ()).unwrap();
+        for (row, logits) in logits.iter().enumerate() {
+            let sum: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
+            let wanted = f64::from(logits[output.ids[row] as usize]) - sum.ln();
+            let found = f64::from(output.logprobs[row]);
+            if row % 3 == 0 {
+                assert!(found == 0.0);
+            } else {
+                assert!((found - wanted).abs() < 1e-5, "row {row}: {found} {wanted}");
+            }
+        }
+    }
+}

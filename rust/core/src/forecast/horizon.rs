@@ -134,8 +134,14 @@ impl Horizon {
         &mut self.cells[stay.until.max(self.first) as usize % CELLS]
     }
 
-    /// Private blocks at the worst moment ahead if `candidate` runs too.
-    pub(crate) fn peak_with(&self, candidate: &Stay, block_size: u32) -> u64 {
+    /// Private blocks at the worst moment ahead if `candidate` runs too, and with it a number of
+    /// others that end when it does.
+    pub(crate) fn peak_with(
+        &self,
+        candidate: &Stay,
+        (others, other): (u32, &Stay),
+        block_size: u32,
+    ) -> u64 {
         let block_shift = block_size.trailing_zeros();
         let own = candidate.until.max(self.first);
         let (mut peak, mut later_held, mut later) = (0, 0, 0);
@@ -143,9 +149,9 @@ impl Horizon {
             let number = self.first + ahead;
             let mut cell = self.cells[number as usize % CELLS];
             if number == own {
-                cell.requests += 1;
-                cell.held += candidate.held;
-                cell.last += candidate.last;
+                cell.requests += 1 + others;
+                cell.held += candidate.held + others * other.held;
+                cell.last += candidate.last + others * other.last;
             }
             if cell.requests == 0 {
                 continue;
@@ -195,7 +201,7 @@ mod tests {
             let longest = 100 + draw(3_000);
             let mut horizon = Horizon::new(longest);
             horizon.advance(u64::from(draw(1_000)));
-            let stays: Vec<(u32, u32)> = (0..=draw(30))
+            let mut stays: Vec<(u32, u32)> = (0..=draw(30))
                 .map(|_| (1 + draw(40), 1 + draw(u64::from(longest))))
                 .collect();
             let stay = |horizon: &Horizon, (held, remaining): (u32, u32)| {
@@ -206,7 +212,10 @@ mod tests {
                 let stay = stay(&horizon, one);
                 horizon.insert(&stay);
             }
-            let peak = horizon.peak_with(&stay(&horizon, stays[0]), block_size);
+            let (others, other) = (draw(4), (draw(40), stays[0].1));
+            let candidate = stay(&horizon, stays[0]);
+            let peak = horizon.peak_with(&candidate, (others, &stay(&horizon, other)), block_size);
+            stays.extend((0..others).map(|_| other));
             let exact = exact(&stays, block_size);
             let slack =
                 stays.len() as u64 * (1 + (1_u64 << horizon.shift).div_ceil(u64::from(block_size)));
@@ -227,7 +236,7 @@ mod tests {
         horizon.grow(&mut stay);
         assert_eq!(horizon.held(), 5);
         let nobody = horizon.stay(1, 1, 0, 0);
-        assert_eq!(horizon.peak_with(&nobody, 16), 5);
+        assert_eq!(horizon.peak_with(&nobody, (0, &nobody), 16), 5);
         horizon.remove(&stay);
         assert_eq!(horizon, horizon.emptied());
     }

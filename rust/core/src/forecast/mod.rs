@@ -22,7 +22,7 @@ use lengths::Lengths;
 use risk::Risk;
 
 use crate::CoreConfig;
-use crate::active::Active;
+use crate::active::{Active, State};
 use crate::config::Admission;
 
 /// Predictions for all running requests together.
@@ -91,24 +91,24 @@ impl Forecast {
             .stay(predicted, predicted - outputs, private, last)
     }
 
-    /// Private blocks of all running requests and of the candidate at the worst moment ahead.
-    pub(crate) fn peak_with(&self, candidate: &Stay) -> u64 {
-        self.horizon.peak_with(candidate, self.block_size)
+    /// Private blocks of all running requests, of the candidate and of a number of others that are
+    /// alike at the worst moment ahead.
+    pub(crate) fn peak_with(&self, candidate: &Stay, others: (u32, &Stay)) -> u64 {
+        self.horizon.peak_with(candidate, others, self.block_size)
     }
 
-    /// The request starts to run with the blocks that it has, the leading ones from the cache.
-    pub(crate) fn enter(&mut self, request: &mut Active) {
-        let private = request.blocks.len() as u32 - request.matched;
+    /// The request starts to run with `private` blocks of its own besides the matched ones.
+    pub(crate) fn enter(&mut self, request: &mut Active, private: u32) {
         request.stay = self.stay(request, private, request.matched);
         self.horizon.insert(&request.stay);
         self.claims += u64::from(growth(request, self.block_size));
     }
 
-    /// The request runs no more. To be called before its blocks are taken from it.
+    /// The request runs no more.
     pub(crate) fn leave(&mut self, request: &mut Active) {
         self.horizon.remove(&request.stay);
-        request.stay = Stay::default();
         self.claims -= u64::from(growth(request, self.block_size));
+        request.stay = Stay::default();
     }
 
     /// The request has taken one more block.
@@ -151,7 +151,7 @@ impl Forecast {
         self.horizon.hash_stay(stay, state);
     }
 
-    /// Recounts the books from the running requests.
+    /// Recounts the books from the running requests and the choices that they compute for.
     pub(crate) fn check<'a>(
         &self,
         running: impl Iterator<Item = &'a Active>,
@@ -159,7 +159,9 @@ impl Forecast {
         let mut horizon = self.horizon.emptied();
         let mut claims = 0;
         for request in running {
-            let blocks = request.blocks.len() as u32;
+            let shares_later = request.state == State::Unforked;
+            let later = if shares_later { request.matched } else { 0 };
+            let blocks = request.blocks.len() as u32 + later;
             if request.stay.held + request.matched != blocks {
                 return Err(format!(
                     "request {}: {} private blocks are forecast, {} of {blocks} came from the cache",
@@ -186,6 +188,6 @@ impl Forecast {
 
 /// Blocks that the request may still take.
 fn growth(request: &Active, block_size: u32) -> u32 {
-    let held = request.blocks.len() as u32;
+    let held = request.matched + request.stay.held;
     request.footprint(block_size).saturating_sub(held)
 }

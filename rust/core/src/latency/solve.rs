@@ -96,6 +96,12 @@ impl TimeBudget {
         self.left -= cost;
     }
 
+    /// What is left beside further rows of logits.
+    pub(crate) fn less_logits(mut self, rows: u32) -> Self {
+        self.left -= f64::from(rows) * self.costs.logit_row;
+        self
+    }
+
     /// Divides the time: at most `tenths` of it, but at least a tile's, go to the part that is
     /// returned; `None` where less than two tiles' time is left or a tile is given regardless of time.
     pub(crate) fn split(&mut self, tenths: f64) -> Option<Self> {

@@ -157,6 +157,13 @@ impl Ledger {
         account
     }
 
+    /// One more request names an account that has open ones.
+    pub(crate) fn join_again(&mut self, account: u32) {
+        let entry = &mut self.accounts[account as usize];
+        entry.open += 1;
+        self.classes[entry.class as usize].open += 1;
+    }
+
     fn open_account(&mut self, priority: u8, tenant: u64) -> u32 {
         let class = self.open_class(priority);
         let weight = self.weight_of(tenant);

@@ -42,7 +42,7 @@ impl Active {
     /// Place by the order of prefills, smaller first.
     pub(crate) fn measure(&self, order: PrefillOrder, block_size: u32) -> u64 {
         let (cached, uncached) = match self.state {
-            State::Waiting | State::Deferred => {
+            State::Waiting | State::Deferred | State::Unforked => {
                 let cached = self.path.len() as u32 * block_size;
                 (cached, self.known() - cached)
             }
@@ -60,7 +60,7 @@ impl Core {
     fn precedence(&self, slot: u32, now: u64) -> Precedence {
         let request = &self.requests[slot];
         let goes_first = match request.state {
-            State::Waiting | State::Deferred => request.goes_first(now),
+            State::Waiting | State::Deferred | State::Unforked => request.goes_first(now),
             State::Running => request.is_old(now),
         };
         let measure = if goes_first {

@@ -63,7 +63,7 @@ impl PromptRate {
 impl Core {
     /// Lets a request wait, or refuses it.
     pub(crate) fn enqueue(&mut self, request: Request, now: u64) -> Result<Handle, Error> {
-        let (priority, tenant) = (request.priority, request.tenant);
+        let (priority, tenant, choices) = (request.priority, request.tenant, request.choices);
         let mut ticket = Ticket::new(&request, now);
         let mut path = Vec::new();
         if self.config.prefix_cache {
@@ -83,14 +83,15 @@ impl Core {
             return Err(refusal);
         }
         ticket.account = self.waiting.ledger.join(priority, tenant);
-        let books = self.accounts.open(request.submission, now);
+        let books = self.accounts.open((request.submission, 0), now);
         let mut active = Active::new(request, self.arrivals, ticket, books);
         active.path = path;
-        self.arrivals += 1;
+        self.arrivals += u64::from(choices);
         let handle = self.requests.insert(active);
         let request = &mut self.requests[handle.slot];
         self.deadlines.watch(request, handle.slot);
         self.waiting.insert(request, handle.slot);
+        self.add_choices(handle.slot, choices);
         Ok(handle)
     }
 

@@ -71,7 +71,7 @@ impl Engine {
         let number = self.world.model.entries.len();
         request.submission = number as u64;
         request.has_stop_strings = stop.is_some();
-        self.world.submit_request(request, stop)?;
+        self.world.submit_request(&request, stop)?;
         Ok(number)
     }
 

@@ -3,19 +3,24 @@
 use diptych_core::config::Eviction;
 use diptych_core::{CoreConfig, Event, FinishReason, Handle, Request, SamplingRow, StepPlan};
 
-use crate::oracle;
+use crate::oracle::{self, Randomness};
 
 /// Tokens that a row with stop strings may run ahead of its last acknowledgement (`protocol.md`).
 pub(crate) const ACKNOWLEDGEMENT_WINDOW: u32 = 8;
 
-/// One accepted request.
+/// One choice of an accepted request.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are independent facts, each of which a step may change"
+)]
 pub(crate) struct Entry {
     pub(crate) request: Request,
+    pub(crate) choice: u32,
     pub(crate) handle: Handle,
     /// Where the text side finds a stop string.
     pub(crate) stop_token: Option<u32>,
-    /// Every output the request can have, by the oracle.
+    /// Every output the choice can have, by the oracle.
     pub(crate) outputs: Vec<u32>,
     pub(crate) committed: u32,
     pub(crate) acknowledged: u32,
@@ -30,6 +35,11 @@ pub(crate) struct Entry {
     /// May have blocks in the prefix index: admitted since the index was last emptied.
     pub(crate) indexed: bool,
     pub(crate) occupant: u64,
+    /// Its first token was drawn, together with that of the first choice or by itself: it no longer
+    /// depends on that one.
+    pub(crate) forked: bool,
+    /// Its next draw is the first from a row of its own.
+    pub(crate) moves: bool,
     /// Deaths of a worker in which this may have been the only unretired request, and the number of
     /// outputs that, once committed, clears it.
     pub(crate) lone_deaths: (u32, u32),
@@ -41,17 +51,19 @@ impl Entry {
     pub(crate) fn new(
         request: Request,
         stop: Option<u32>,
-        handle: Handle,
+        (choice, handle): (u32, Handle),
         vocabulary: u32,
     ) -> Self {
+        let seed = request.sampling.seed;
         let outputs = oracle::outputs(
             &request.prompt,
-            request.sampling.seed,
+            Randomness { seed, choice },
             vocabulary,
             request.max_tokens as usize,
         );
         Self {
             request,
+            choice,
             handle,
             stop_token: stop,
             outputs,
@@ -64,6 +76,8 @@ impl Entry {
             decoding: false,
             indexed: false,
             occupant: 0,
+            forked: choice == 0,
+            moves: false,
             lone_deaths: (0, 0),
             bypassed: 0,
         }
@@ -75,6 +89,10 @@ impl Entry {
 
     pub(crate) fn submission(&self) -> u64 {
         self.request.submission
+    }
+
+    pub(crate) fn key(&self) -> (u64, u32) {
+        (self.submission(), self.choice)
     }
 
     pub(crate) fn penalised(&self) -> bool {
@@ -155,6 +173,7 @@ impl Entry {
         self.committed += 1;
         Ok(Event::Token {
             submission: self.submission(),
+            choice: self.choice,
             index,
             token: id,
         })

@@ -70,6 +70,7 @@ struct Trouble {
     losses: usize,
     /// Tokens of requests with a target for the gap between tokens.
     paced: u64,
+    forks: usize,
 }
 
 impl Trouble {
@@ -82,6 +83,8 @@ impl Trouble {
                 .filter_map(|entry| entry.finished);
             reasons.filter(|&reason| wanted(reason)).count()
         };
+        let entries = world.model.entries.iter();
+        let forked = entries.filter(|entry| entry.choice > 0 && entry.committed > 1);
         let lost = |operation: &&Operation| **operation == Operation::WorkerLost;
         Self {
             preemptions: world.core.stats().preemptions,
@@ -93,6 +96,7 @@ impl Trouble {
             }),
             losses: history.iter().filter(lost).count(),
             paced: world.core.stats().paced_tokens,
+            forks: forked.count(),
         }
     }
 
@@ -104,12 +108,19 @@ impl Trouble {
         self.failures += other.failures;
         self.losses += other.losses;
         self.paced += other.paced;
+        self.forks += other.forks;
     }
 
     /// Each happened at least once in four histories on average.
     fn suffices(&self, histories: u64) -> bool {
         let least = histories / 4;
-        let counts = [self.stop_strings, self.stop_ids, self.failures, self.losses];
+        let counts = [
+            self.stop_strings,
+            self.stop_ids,
+            self.failures,
+            self.losses,
+            self.forks,
+        ];
         let rarest = counts.into_iter().min().unwrap_or(0) as u64;
         rarest.min(self.preemptions).min(self.hits).min(self.paced) >= least
     }

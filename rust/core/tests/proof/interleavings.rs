@@ -33,6 +33,7 @@ pub(crate) fn draft(length: u8, max_tokens: u8) -> Draft {
         stem: 1,
         length,
         max_tokens,
+        choices: 1,
         ..Draft::default()
     }
 }
@@ -59,6 +60,19 @@ pub(crate) fn requests() -> Vec<Draft> {
 pub(crate) enum Disturbances {
     AbortAndLoss,
     MisbehaviourAndLoss,
+}
+
+/// Two choices of a prompt whose last block is partial, beside a request that grows into what they
+/// need.
+fn forking() -> Vec<Draft> {
+    vec![
+        draft(2, 5),
+        Draft {
+            choices: 2,
+            stop_id: Some(2),
+            ..draft(3, 3)
+        },
+    ]
 }
 
 pub(crate) fn scenario(overlap_depth: u8, disturbances: Disturbances) -> Scenario {
@@ -108,6 +122,16 @@ fn explore(name: &str, scenario: &Scenario) -> Seen {
     seen
 }
 
+fn explore_forks(overlap_depth: u8, disturbances: Disturbances) {
+    let scenario = Scenario {
+        requests: forking(),
+        ..scenario(overlap_depth, disturbances)
+    };
+    let seen = explore(&format!("forks, {disturbances:?}"), &scenario);
+    assert!(seen.complete && seen.states > 1_000, "{seen:?}");
+    assert!(seen.forks > 50 && seen.losses > 100, "{seen:?}");
+}
+
 fn explore_all(overlap_depth: u8, disturbances: Disturbances) {
     let scenario = scenario(overlap_depth, disturbances);
     let seen = explore(&format!("{disturbances:?}"), &scenario);
@@ -134,4 +158,18 @@ fn two_steps_ahead_an_abort_and_a_loss_are_harmless_anywhere() {
 #[test]
 fn two_steps_ahead_a_bad_row_and_a_loss_are_harmless_anywhere() {
     explore_all(2, Disturbances::MisbehaviourAndLoss);
+}
+
+#[test]
+fn choices_survive_an_abort_and_a_loss_anywhere() {
+    for overlap_depth in 0..3 {
+        explore_forks(overlap_depth, Disturbances::AbortAndLoss);
+    }
+}
+
+#[test]
+fn choices_survive_a_bad_row_and_a_loss_anywhere() {
+    for overlap_depth in 0..3 {
+        explore_forks(overlap_depth, Disturbances::MisbehaviourAndLoss);
+    }
 }

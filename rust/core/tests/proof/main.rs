@@ -11,6 +11,7 @@ mod dedupe;
 mod engine;
 mod entry;
 mod fairness;
+mod forks;
 mod history;
 mod interleavings;
 mod latency;

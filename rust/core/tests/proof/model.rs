@@ -1,5 +1,7 @@
 //! What the outside must see, computed naively from the requests alone.
 
+mod scheduling;
+
 use std::hash::{Hash, Hasher};
 
 use diptych_core::{CoreConfig, Event, FinishReason, Handle, Request, RowStatus, StepPlan};
@@ -27,21 +29,35 @@ impl Model {
         &mut self,
         request: Request,
         stop: Option<u32>,
-        handle: Handle,
+        named: (u32, Handle),
         vocabulary: u32,
     ) {
-        let entry = Entry::new(request, stop, handle, vocabulary);
+        let entry = Entry::new(request, stop, named, vocabulary);
         self.entries.push(entry);
     }
 
-    pub(crate) fn entry(&mut self, submission: u64) -> Result<&mut Entry, String> {
-        let index = self
-            .entries
-            .partition_point(|entry| entry.submission() < submission);
-        self.entries
-            .get_mut(index)
-            .filter(|entry| entry.submission() == submission)
-            .ok_or_else(|| format!("submission {submission} was never accepted"))
+    fn index(&self, key: (u64, u32)) -> Result<usize, String> {
+        let index = self.entries.partition_point(|entry| entry.key() < key);
+        let entry = self.entries.get(index);
+        entry
+            .filter(|entry| entry.key() == key)
+            .map(|_| index)
+            .ok_or_else(|| format!("submission and choice {key:?} were never accepted"))
+    }
+
+    pub(crate) fn entry(&mut self, key: (u64, u32)) -> Result<&mut Entry, String> {
+        let index = self.index(key)?;
+        Ok(&mut self.entries[index])
+    }
+
+    /// The open choices that depend on this entry: those whose prompt it computes.
+    fn dependents(&self, index: usize) -> Vec<usize> {
+        let key = self.entries[index].key();
+        let behind = (index + 1..self.entries.len()).take_while(|_| key.1 == 0);
+        behind
+            .take_while(|&other| self.entries[other].submission() == key.0)
+            .filter(|&other| self.entries[other].open() && !self.entries[other].forked)
+            .collect()
     }
 
     pub(crate) fn open(&self) -> impl Iterator<Item = &Entry> {
@@ -66,15 +82,21 @@ impl Model {
 
     /// Ends a request from outside or by the text side; what that must emit.
     pub(crate) fn finish(&mut self, index: usize, reason: FinishReason) -> Vec<Event> {
-        let entry = &mut self.entries[index];
-        if !entry.open() {
+        if !self.entries[index].open() {
             return Vec::new();
         }
-        entry.finished = Some(reason);
-        vec![Event::Finished {
-            submission: entry.submission(),
-            reason,
-        }]
+        let mut ended = vec![index];
+        ended.extend(self.dependents(index));
+        let finish = |index: usize| {
+            let entry = &mut self.entries[index];
+            entry.finished = Some(reason);
+            Event::Finished {
+                submission: entry.submission(),
+                choice: entry.choice,
+                reason,
+            }
+        };
+        ended.into_iter().map(finish).collect()
     }
 
     /// Later lookups may find only what is computed from now on by requests that are admitted from
@@ -91,9 +113,7 @@ impl Model {
             let reach = match *suspect {
                 Suspect::Nobody => None,
                 Suspect::Anybody => Some(entry.committed + 1),
-                Suspect::Request(submission, reach) => {
-                    (submission == entry.submission()).then_some(reach)
-                }
+                Suspect::Request(key, reach) => (key == entry.key()).then_some(reach),
             };
             if entry.committed >= entry.lone_deaths.1 {
                 entry.lone_deaths = (0, 0);
@@ -106,15 +126,20 @@ impl Model {
 
     /// Judges what the loss of the worker emitted and forgets what the worker held.
     pub(crate) fn lost(&mut self, events: &[Event]) -> Checked {
+        let mut killer = None;
         for entry in &mut self.entries {
-            let submission = entry.submission();
-            let requeued = events
-                .iter()
-                .filter(|&&event| event == Event::Requeued { submission })
-                .count();
+            let (submission, choice) = entry.key();
+            let requeue = Event::Requeued { submission, choice };
+            let requeued = events.iter().filter(|&&event| event == requeue).count();
             let reason = FinishReason::WorkerDied;
-            let failed = events.contains(&Event::Finished { submission, reason });
-            if failed && (!entry.open() || entry.lone_deaths.0 < 2) {
+            let failed = events.contains(&Event::Finished {
+                submission,
+                choice,
+                reason,
+            });
+            let guilty = entry.lone_deaths.0 >= 2 || (!entry.forked && killer == Some(submission));
+            killer = killer.or(failed.then_some(submission));
+            if failed && (!entry.open() || !guilty) {
                 return Err(format!(
                     "{submission} failed after {} lone deaths",
                     entry.lone_deaths.0
@@ -130,6 +155,7 @@ impl Model {
             entry.finished = entry.finished.or(failed.then_some(reason));
             entry.in_flight = 0;
             entry.decoding = false;
+            entry.moves = false;
         }
         let known = |event: &Event| match event {
             Event::Requeued { .. } => true,
@@ -162,133 +188,10 @@ impl Model {
                 Event::Admitted { submission, cached } => {
                     self.admitted(submission, cached, config)?;
                 }
-                Event::Preempted { submission } => self.preempted(submission)?,
+                Event::Preempted { submission, choice } => self.preempted((submission, choice))?,
                 other => return Err(format!("plan emitted {other:?}")),
             }
         }
-        Ok(())
-    }
-
-    /// Ends what is past its deadline, in order of deadline and submission.
-    fn expire(&mut self, now: u64) -> Vec<Event> {
-        let mut due: Vec<(u64, u64, FinishReason)> = Vec::new();
-        for entry in self.entries.iter_mut().filter(|entry| entry.open()) {
-            let request = &entry.request;
-            let first = request
-                .first_token_deadline
-                .filter(|_| entry.committed == 0);
-            let passed = |moment: Option<u64>| moment.filter(|&moment| moment <= now);
-            let reason = match (passed(request.deadline), passed(first)) {
-                (None, None) => continue,
-                (Some(_), _) => FinishReason::Timeout,
-                (None, Some(_)) => FinishReason::FirstTokenTimeout,
-            };
-            let moment = passed(request.deadline).into_iter().chain(passed(first));
-            due.push((moment.min().unwrap_or(now), request.submission, reason));
-            entry.finished = Some(reason);
-        }
-        due.sort_unstable_by_key(|&(moment, submission, _)| (moment, submission));
-        due.into_iter()
-            .map(|(_, submission, reason)| Event::Finished { submission, reason })
-            .collect()
-    }
-
-    /// Classes in order; within a tenant and class, an older request is bypassed 32 times at most.
-    fn judge_order(&mut self, submission: u64, config: &CoreConfig) -> Checked {
-        let deferred: Vec<u64> = self
-            .open()
-            .filter(|entry| self.may_be_deferred(entry, config))
-            .map(Entry::submission)
-            .collect();
-        let admitted = self.entry(submission)?.request.clone();
-        let newest_first = self.admitted_classes.iter().rev();
-        let since = newest_first.take_while(|&&priority| priority != admitted.priority);
-        let passed = since
-            .filter(|&&priority| priority < admitted.priority)
-            .count() as u64;
-        for entry in &mut self.entries {
-            let request = &entry.request;
-            let held = deferred.contains(&request.submission);
-            if !entry.open() || entry.cached.is_some() || held || request.submission == submission {
-                continue;
-            }
-            if request.priority < admitted.priority && passed + self.preemptions < 64 {
-                return Err(format!(
-                    "{submission} was admitted before the more urgent {}",
-                    request.submission
-                ));
-            }
-            let same = (request.priority, request.tenant) == (admitted.priority, admitted.tenant);
-            if same && request.submission < submission {
-                entry.bypassed += 1;
-                if entry.bypassed > 32 {
-                    return Err(format!(
-                        "invariant 34: {submission} bypassed {}, which was bypassed 32 times",
-                        entry.submission()
-                    ));
-                }
-            }
-        }
-        self.admitted_classes.push(admitted.priority);
-        Ok(())
-    }
-
-    fn admitted(&mut self, submission: u64, cached: u32, config: &CoreConfig) -> Checked {
-        self.judge_order(submission, config)?;
-        let request = self.entry(submission)?.request.clone();
-        // Invariants 9, 12 and 48: whole retired blocks of the same tokens, never the last token.
-        let allowed = cached.is_multiple_of(config.block_size)
-            && (cached as usize) < request.prompt.len()
-            && (config.prefix_cache || cached == 0);
-        let source = || {
-            self.entries
-                .iter()
-                .any(|entry| entry.shares(&request, cached, self.now, config))
-        };
-        if !allowed || (cached > 0 && !source()) {
-            return Err(format!(
-                "invariants 9, 12, 48: {submission} found {cached} cached tokens that nobody may share"
-            ));
-        }
-        self.admissions.push(submission);
-        self.lookups.0 += request.prompt.len() as u64;
-        self.lookups.1 += u64::from(cached);
-        let entry = self.entry(submission)?;
-        if !entry.open() || entry.cached.replace(cached).is_some() {
-            return Err(format!("{submission} was admitted again"));
-        }
-        entry.indexed = true;
-        Ok(())
-    }
-
-    /// Whether somebody who runs may be computing the request's first block.
-    fn may_be_deferred(&self, entry: &Entry, config: &CoreConfig) -> bool {
-        let size = config.block_size as usize;
-        let first = |entry: &Entry| entry.request.prompt.get(..size).map(<[u32]>::to_vec);
-        config.prefix_cache
-            && entry.request.prompt.len() > size
-            && self.open().any(|other| {
-                other.cached.is_some()
-                    && other.request.namespace == entry.request.namespace
-                    && first(other) == first(entry)
-            })
-    }
-
-    fn preempted(&mut self, submission: u64) -> Checked {
-        let rank = |entry: &Entry| (entry.request.priority, entry.submission());
-        let oldest = self.open().map(rank).min();
-        if oldest.is_some_and(|(_, oldest)| oldest == submission) {
-            return Err(format!(
-                "invariant 33: the oldest request of the most urgent class, {submission}, was preempted"
-            ));
-        }
-        self.preemptions += 1;
-        let entry = self.entry(submission)?;
-        if !entry.open() || entry.cached.is_none() {
-            return Err(format!("{submission} was preempted without running"));
-        }
-        entry.decoding = false;
-        entry.indexed = true;
         Ok(())
     }
 
@@ -296,7 +199,7 @@ impl Model {
     pub(crate) fn launched(&mut self, plan: &StepPlan, draws: &[Draw]) -> Checked {
         for (sampling, draw) in plan.sampling.iter().zip(draws) {
             let index = sampling.output_index;
-            let entry = self.entry(sampling.submission)?;
+            let entry = self.entry((sampling.submission, sampling.choice_index))?;
             let submission = entry.submission();
             // Invariant 18: each output is drawn once, in order.
             if !entry.open() || index != entry.committed + entry.in_flight {
@@ -325,7 +228,20 @@ impl Model {
             }
             check_placeholder(plan, sampling.token, entry.in_flight > 0)?;
             check_parameters(plan, sampling, entry)?;
-            if entry.decoding != (entry.occupant == draw.occupant) {
+            entry.in_flight += 1;
+            // Invariant 22: only the first output is drawn from another's logits.
+            if draw.forks == entry.forked {
+                return Err(format!(
+                    "invariant 22: output {index} of {:?} is drawn from another's logits: {}",
+                    entry.key(),
+                    draw.forks
+                ));
+            }
+            if draw.forks {
+                continue;
+            }
+            let stays = entry.occupant == draw.occupant;
+            if entry.decoding != (stays || std::mem::take(&mut entry.moves)) {
                 return Err(format!(
                     "{submission}: its row changes exactly when it was preempted"
                 ));
@@ -333,7 +249,6 @@ impl Model {
             entry.indexed |= entry.occupant != draw.occupant;
             entry.occupant = draw.occupant;
             entry.decoding = true;
-            entry.in_flight += 1;
         }
         Ok(())
     }
@@ -345,14 +260,27 @@ impl Model {
         vocabulary: u32,
     ) -> Result<Vec<Event>, String> {
         let mut events = Vec::new();
+        // Whether the first choice, whose row comes before the others', has KV to share.
+        let mut shares = false;
+        // Whether it computes its last token again, and the others' with it.
+        let mut again = false;
         for (sampling, &(status, id)) in step.sampling.iter().zip(&step.results) {
-            let submission = sampling.submission;
-            let entry = self.entry(submission)?;
+            let (submission, choice) = (sampling.submission, sampling.choice_index);
+            let entry = self.entry((submission, choice))?;
+            if choice == 0 {
+                again = status == RowStatus::NotSampled;
+                shares = entry.decoding && !again;
+            }
             // What was launched behind a token that was not sampled counts for nothing.
             if !entry.open() || sampling.output_index != entry.committed {
                 continue;
             }
             entry.in_flight -= 1;
+            if !entry.forked {
+                entry.forked = status != RowStatus::NotSampled || !again;
+                entry.decoding = shares && status != RowStatus::NotSampled;
+                entry.moves = entry.decoding;
+            }
             let failure = match status {
                 RowStatus::NotSampled => {
                     entry.in_flight = 0;
@@ -370,7 +298,11 @@ impl Model {
             }
             if let Some(reason) = reason {
                 entry.finished = Some(reason);
-                events.push(Event::Finished { submission, reason });
+                events.push(Event::Finished {
+                    submission,
+                    choice,
+                    reason,
+                });
             }
         }
         Ok(events)
@@ -388,6 +320,7 @@ impl Model {
                 entry.indexed,
             )
                 .hash(hasher);
+            (entry.forked, entry.moves).hash(hasher);
         }
     }
 }

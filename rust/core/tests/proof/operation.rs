@@ -55,6 +55,7 @@ pub(crate) struct Draft {
     /// From submission, in microseconds.
     pub(crate) timeout: Option<u16>,
     pub(crate) first_token_timeout: Option<u16>,
+    pub(crate) choices: u8,
     pub(crate) mistake: Option<Mistake>,
 }
 
@@ -65,6 +66,7 @@ pub(crate) enum Mistake {
     UnknownToken,
     NoOutput,
     TooLong,
+    NoChoice,
 }
 
 impl Draft {
@@ -101,6 +103,7 @@ impl Draft {
                 .map(|&id| u32::from(id) % vocabulary)
                 .collect(),
             has_stop_strings: self.stop_string.is_some(),
+            choices: u32::from(self.choices),
             namespace: u64::from(self.namespace),
             target_itl_ns: (self.tail == 5).then_some(15_000_000),
             priority: self.priority,
@@ -115,6 +118,7 @@ impl Draft {
             Some(Mistake::EmptyPrompt) => request.prompt.clear(),
             Some(Mistake::UnknownToken) => request.prompt[0] = vocabulary,
             Some(Mistake::NoOutput) => request.max_tokens = 0,
+            Some(Mistake::NoChoice) => request.choices = 0,
             Some(Mistake::TooLong) => request.max_tokens = config.max_model_len,
             None => {}
         }
@@ -134,6 +138,7 @@ impl Draft {
             top_p: 0.9,
             min_p: 0.1,
             seed: u64::from(self.seed),
+            logprob: false,
         }
     }
 }
@@ -228,11 +233,13 @@ pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
         Just(Mistake::UnknownToken),
         Just(Mistake::NoOutput),
         Just(Mistake::TooLong),
+        Just(Mistake::NoChoice),
     ];
     let sampling = (
         proptest::bool::weighted(0.15),
         prop_oneof![5 => Just(0u8), 1 => 1u8..4],
         0u8..2,
+        prop_oneof![5 => Just(1u8), 2 => 2u8..5],
     );
     let timeout = || proptest::option::weighted(0.1, 1u16..120);
     let queue = (
@@ -265,6 +272,7 @@ pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
             tenant: queue.1,
             timeout: queue.2,
             first_token_timeout: queue.3,
+            choices: sampling.3,
             mistake,
         },
     )

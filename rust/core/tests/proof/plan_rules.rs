@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use diptych_core::{CoreConfig, PLACEHOLDER, StepPlan};
+use diptych_core::{CoreConfig, PLACEHOLDER, SamplingRow, StepPlan};
 
 type Checked = Result<(), String>;
 
@@ -12,6 +12,7 @@ pub(crate) fn check(plan: &StepPlan, config: &CoreConfig) -> Checked {
     check_budget(plan, config)?;
     check_ids(plan, config)?;
     check_deltas(plan, config)?;
+    check_copies(plan, config)?;
     check_sampling(plan)
 }
 
@@ -49,9 +50,30 @@ fn check_shape(plan: &StepPlan) -> Checked {
             || format!("row {row}: sequence length is not its last position + 1"),
         )?;
     }
-    ensure(plan.block_copies.is_empty(), || {
-        "no feature copies blocks".into()
-    })
+    Ok(())
+}
+
+/// Copies go within the pool, from the beginning of one block into another that nothing else is
+/// copied into.
+fn check_copies(plan: &StepPlan, config: &CoreConfig) -> Checked {
+    let blocks = 1..config.num_blocks as i32;
+    let mut destinations = HashSet::new();
+    for &[source, destination, count, kind] in &plan.block_copies {
+        let partial = 1..config.block_size as i32;
+        ensure(
+            blocks.contains(&source)
+                && blocks.contains(&destination)
+                && source != destination
+                && partial.contains(&count)
+                && kind == 0
+                && destinations.insert(destination),
+            || format!("block copies {:?}", plan.block_copies),
+        )?;
+    }
+    ensure(
+        plan.block_copies.len() <= config.max_running as usize,
+        || "invariant 49: more block copies than rows".into(),
+    )
 }
 
 /// Invariants 24 and 49: tokens, prefill tokens, rows and side words within their limits.
@@ -120,22 +142,35 @@ fn check_deltas(plan: &StepPlan, config: &CoreConfig) -> Checked {
     )
 }
 
-/// A sampling row names the last token of its row; decode rows are all sampled, each row once.
+/// A sampling row names the last token of its row, or of the row of its request's first choice,
+/// which is sampled before it; decode rows are all sampled, each row once.
 fn check_sampling(plan: &StepPlan) -> Checked {
     let mut sampled = HashSet::new();
+    let mut first: Option<&SamplingRow> = None;
     for sampling in &plan.sampling {
         let index = plan.rows.iter().position(|&row| row as u32 == sampling.row);
-        let last = index.map(|index| plan.query_starts[index + 1] as u32 - 1);
-        ensure(last == Some(sampling.token), || {
+        let shared = first.filter(|first| {
+            first.submission == sampling.submission
+                && (first.output_index, sampling.output_index) == (0, 0)
+                && (first.penalty_offset, first.bias_offset)
+                    == (sampling.penalty_offset, sampling.bias_offset)
+        });
+        let expected = match index {
+            Some(index) => Some(plan.query_starts[index + 1] as u32 - 1),
+            None => shared.map(|first| first.token),
+        };
+        ensure(expected == Some(sampling.token), || {
             format!(
-                "row {} samples token {}, its last is {last:?}",
+                "row {} samples token {}, its last is {expected:?}",
                 sampling.row, sampling.token
             )
         })?;
-        ensure(
-            sampled.insert(sampling.row) && sampling.choice_index == 0,
-            || format!("row {} is sampled twice", sampling.row),
-        )?;
+        ensure(sampled.insert(sampling.row), || {
+            format!("row {} is sampled twice", sampling.row)
+        })?;
+        if index.is_some() {
+            first = Some(sampling);
+        }
     }
     let decode = &plan.rows[..plan.num_decode_rows as usize];
     ensure(

@@ -5,6 +5,7 @@ use diptych_core::{CoreConfig, FinishReason, Request};
 
 use crate::engine::{Engine, pool_of, prompt, request, small};
 use crate::operation::Operation;
+use crate::oracle::Randomness;
 use crate::worker::Misbehaviour;
 
 fn roomy() -> CoreConfig {
@@ -139,7 +140,9 @@ fn every_chunk_length_and_finish_returns_all_blocks() {
             let prompt = prompt(5, length);
             let mut request = request(&prompt, 6);
             if finish == 0 {
-                request.stop_ids = crate::oracle::outputs(&prompt, 0, 1_000, 3)[2..].to_vec();
+                request.stop_ids =
+                    crate::oracle::outputs(&prompt, Randomness::first_choice(0), 1_000, 3)[2..]
+                        .to_vec();
             }
             let number = engine.submit(request);
             if finish == 1 {
@@ -247,7 +250,12 @@ fn a_preempted_request_continues_as_if_never_preempted() {
         engine.finish();
         assert!(engine.stats().preemptions > 0);
         for (seed, number) in numbers.into_iter().enumerate() {
-            let alone = crate::oracle::outputs(&prompt(seed as u32, 3), 0, 1_000, 60);
+            let alone = crate::oracle::outputs(
+                &prompt(seed as u32, 3),
+                Randomness::first_choice(0),
+                1_000,
+                60,
+            );
             assert_eq!(engine.outputs(number), alone);
             assert_eq!(engine.reason(number), Some(FinishReason::Length));
         }

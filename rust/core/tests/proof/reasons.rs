@@ -41,7 +41,7 @@ fn handle(engine: &Engine, number: usize) -> Handle {
 fn explain(engine: &Engine, number: usize) -> Explanation {
     let core = &engine.world.core;
     let open = core.explain(handle(engine, number), engine.world.now());
-    open.or_else(|| core.explain_ended(number as u64))
+    open.or_else(|| core.explain_ended(number as u64, 0))
         .expect("open, or ended lately")
 }
 

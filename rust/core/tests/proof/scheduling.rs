@@ -3,7 +3,7 @@
 use diptych_core::{Core, CoreConfig, Error, Request, Sampling};
 
 use crate::engine::{Engine, pool_of, prompt, request, small};
-use crate::oracle;
+use crate::oracle::{self, Randomness};
 
 /// Case C1.
 #[test]
@@ -150,7 +150,10 @@ fn any_chunk_size_gives_the_same_output() {
                 });
                 let prompt = prompt(1, length.max(1) as usize);
                 let (_, outputs) = engine.run(request(&prompt, 6));
-                assert_eq!(outputs, oracle::outputs(&prompt, 0, 1_000, 6));
+                assert_eq!(
+                    outputs,
+                    oracle::outputs(&prompt, Randomness::first_choice(0), 1_000, 6)
+                );
             }
         }
     }
@@ -234,12 +237,20 @@ fn seeded_outputs_do_not_depend_on_chunks_cache_or_preemption() {
             engine.finish();
             preemptions += engine.stats().preemptions;
             for (seed, number) in numbers.into_iter().enumerate() {
-                let alone = oracle::outputs(&prompt(1, 9), seed as u64, 1_000, 12);
+                let alone = oracle::outputs(
+                    &prompt(1, 9),
+                    Randomness::first_choice(seed as u64),
+                    1_000,
+                    12,
+                );
                 assert_eq!(engine.outputs(number), alone);
             }
             let (cached, outputs) = engine.run(seeded(3, 9));
             assert_eq!(cached, if prefix_cache { 8 } else { 0 });
-            assert_eq!(outputs, oracle::outputs(&prompt(1, 9), 3, 1_000, 12));
+            assert_eq!(
+                outputs,
+                oracle::outputs(&prompt(1, 9), Randomness::first_choice(3), 1_000, 12)
+            );
         }
     }
     assert!(preemptions > 0);

@@ -36,6 +36,8 @@ pub(crate) struct Seen {
     pub(crate) preemptions: usize,
     pub(crate) cache_hits: usize,
     pub(crate) losses: usize,
+    /// Transitions in which a choice got blocks of its own.
+    pub(crate) forks: usize,
 }
 
 /// A broken promise with the shortest way to it.
@@ -80,7 +82,10 @@ impl State {
         }
         if self.misbehaviours > 0 {
             let kinds = [Misbehaviour::Nan, Misbehaviour::NotSampled];
-            moves.extend(kinds.map(|kind| Operation::Plan(Some((0, kind)))));
+            let choices = scenario.requests.iter().any(|request| request.choices > 1);
+            for row in 0..=u8::from(choices) {
+                moves.extend(kinds.map(|kind| Operation::Plan(Some((row, kind)))));
+            }
         }
         if self.losses > 0 {
             moves.push(Operation::WorkerLost);
@@ -215,6 +220,11 @@ impl Search<'_> {
                 .any(|(old, new)| old.decoding && !new.decoding && new.in_flight > 0);
             self.seen.preemptions_in_flight += usize::from(in_flight);
         }
+        let on_their_own = |world: &World| {
+            let entries = world.model.entries.iter();
+            entries.filter(|entry| entry.moves).count()
+        };
+        self.seen.forks += usize::from(on_their_own(&next.world) > on_their_own(&state.world));
         let hits = next.world.core.stats().prefix_hits > state.world.core.stats().prefix_hits;
         self.seen.cache_hits += usize::from(hits);
         self.seen.losses += usize::from(*operation == Operation::WorkerLost);

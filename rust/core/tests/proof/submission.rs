@@ -1,5 +1,6 @@
 //! Which requests a core must accept and how it must refuse the others.
 
+use diptych_core::config::Admission;
 use diptych_core::{CoreConfig, Error, Request, Stats};
 
 /// How a submission must be answered.
@@ -19,8 +20,23 @@ pub(crate) fn answer(request: &Request, stats: &Stats, config: &CoreConfig) -> A
     let penalised = request.sampling.frequency_penalty != 0.0;
     let side = u32::from(penalised) * (2 + total) + if bias > 0 { 1 + 2 * bias } else { 0 };
     let blocks = config.num_blocks - 1;
+    let choices = request.choices;
+    let whole = prompt.div_ceil(config.block_size);
+    let grows = (total.saturating_sub(1)).div_ceil(config.block_size) > whole;
+    let tails = !prompt.is_multiple_of(config.block_size);
+    let others = choices.saturating_sub(1);
+    let begin = if config.admission == Admission::NoEviction {
+        // Each runs to its end beside the others.
+        let longest = total.saturating_sub(1).div_ceil(config.block_size);
+        longest + others * (longest - (prompt / config.block_size).min(longest))
+    } else {
+        let outputs = choices * u32::from(grows);
+        whole + others * u32::from(tails) + if others > 0 { outputs } else { 0 }
+    };
     let wrong = prompt == 0
         || request.max_tokens == 0
+        || !(1..=config.max_running).contains(&choices)
+        || begin > blocks
         || total > config.max_model_len
         || stats.waiting >= config.max_queued_requests
         || request.prompt.iter().any(|&id| id >= config.vocabulary)
@@ -53,7 +69,14 @@ pub(crate) fn names_the_mistake(error: &Error, request: &Request, config: &CoreC
         Error::UnknownToken { id, .. } => *id >= config.vocabulary && request.prompt.contains(id),
         Error::NoOutput => request.max_tokens == 0,
         Error::ContextLength { .. } => total > config.max_model_len,
+        Error::Choices {
+            choices,
+            max_running,
+        } => *choices == 0 || choices > max_running,
         Error::NeverFits {
+            needed, available, ..
+        }
+        | Error::ChoicesNeverFit {
             needed, available, ..
         }
         | Error::SideData { needed, available } => needed > available,

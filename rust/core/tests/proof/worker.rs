@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use diptych_core::latency::Work;
 use diptych_core::{CoreConfig, PLACEHOLDER, RowStatus, SamplingRow, StepPlan};
 
-use crate::oracle;
+use crate::oracle::{self, Randomness};
 
 /// What goes wrong with one sampling row of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +35,8 @@ pub(crate) struct Launched {
     pub(crate) results: Vec<(RowStatus, u32)>,
     /// (block, occupant) of everything that the step reads or writes.
     touched: Vec<(usize, u64)>,
+    /// Blocks that the step copies from, and who wrote them.
+    sources: Vec<(usize, u64)>,
 }
 
 /// The only request of the unretired steps, as far as the outside can tell.
@@ -44,14 +46,16 @@ pub(crate) enum Suspect {
     Nobody,
     /// There is one that has not sampled yet.
     Anybody,
-    /// Its submission, and the number of outputs that its launched steps lead to.
-    Request(u64, u32),
+    /// Its submission and choice, and the number of outputs that its launched steps lead to.
+    Request((u64, u32), u32),
 }
 
 /// What one sampling row saw.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     pub(crate) occupant: u64,
+    /// Drawn from the logits of the row of the request's first choice.
+    pub(crate) forks: bool,
     /// Tokens read back through the block table; `None` when the row is known to be poisoned.
     pub(crate) prefix: Option<Vec<u32>>,
 }
@@ -67,6 +71,8 @@ struct Row {
     retry: Option<usize>,
     /// A misbehaviour spoilt the row's KV: its later draws mean nothing.
     poisoned: bool,
+    /// Where a copied tail ends.
+    copied: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,6 +82,9 @@ struct Slot {
     /// Step and occupant of the last write; step 0 once that step has retired.
     writer: (u64, u64),
 }
+
+/// Blocks that copies read with who wrote them, and blocks that they fill.
+type Copies = (Vec<(usize, u64)>, Vec<usize>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
@@ -114,13 +123,14 @@ impl Worker {
             .filter(|_| !plan.sampling.is_empty())
             .map(|(row, what)| (usize::from(row) % plan.sampling.len(), what));
         let mut touched = Vec::new();
+        let (sources, copied) = self.copy_blocks(plan)?;
         for index in 0..plan.rows.len() {
             let spoilt = fault.is_some_and(|(sampling, what)| {
                 what == Misbehaviour::Nan && plan.sampling[sampling].row as i32 == plan.rows[index]
             });
             self.write_row(plan, index, spoilt, &mut touched)?;
         }
-        self.check_exclusive(plan, &touched)?;
+        self.check_exclusive(plan, copied, &touched)?;
         for index in 0..plan.rows.len() {
             let row = plan.rows[index] as usize;
             let length = plan.sequence_lengths[index] as usize;
@@ -141,6 +151,7 @@ impl Worker {
             sampling: plan.sampling.clone(),
             results,
             touched,
+            sources,
         });
         Ok(draws)
     }
@@ -185,6 +196,49 @@ impl Worker {
             table.extend(ids.iter().map(|&id| id as usize));
         }
         Ok(())
+    }
+
+    /// A copy takes retired KV into a block that only a new occupant's table has, at its end.
+    fn copy_blocks(&mut self, plan: &StepPlan) -> Result<Copies, String> {
+        let mut sources = Vec::new();
+        let mut destinations = Vec::new();
+        for &[source, destination, count, _] in &plan.block_copies {
+            let (source, destination) = (source as usize, destination as usize);
+            // Rows that have left keep a table in which nobody looks any more.
+            let owners = self.rows.iter_mut().enumerate();
+            let mut owners = owners
+                .filter(|(row, _)| plan.rows.contains(&(*row as i32)))
+                .map(|(_, row)| row)
+                .filter(|row| row.table.contains(&destination));
+            let (Some(owner), None) = (owners.next(), owners.next()) else {
+                return Err(format!(
+                    "invariant 22: block {destination} is copied into and is not one row's alone"
+                ));
+            };
+            if owner.computed != 0 || owner.table.last() != Some(&destination) {
+                return Err(format!(
+                    "invariant 22: block {destination} is no fresh row's tail"
+                ));
+            }
+            owner.copied = Some((owner.table.len() - 1) * self.block_size + count as usize);
+            let writer = (plan.step, owner.occupant);
+            // Whoever wrote the source may go on behind what is copied, nobody else may.
+            sources.push((source, self.kv[source * self.block_size].writer.1));
+            for offset in 0..count as usize {
+                let slot = self.kv[source * self.block_size + offset];
+                if slot.token.is_none() || slot.writer.0 != 0 {
+                    return Err(format!(
+                        "invariants 9, 22: block {source} is copied before it is written and retired: {slot:?}"
+                    ));
+                }
+                self.kv[destination * self.block_size + offset] = Slot {
+                    token: slot.token,
+                    writer,
+                };
+            }
+            destinations.push(destination);
+        }
+        Ok((sources, destinations))
     }
 
     /// Invariant 20: a row changes hands only when no launched step touches it.
@@ -264,7 +318,10 @@ impl Worker {
             row.retry = None;
             row.poisoned = false;
         } else if row.computed == 0 {
-            if !first.is_multiple_of(self.block_size) {
+            let copied = row.copied.take();
+            if copied.is_some_and(|end| end != first)
+                || (copied.is_none() && !first.is_multiple_of(self.block_size))
+            {
                 return Err(format!("row {row_id} starts at {first}, inside a block"));
             }
         } else if first != row.computed {
@@ -277,12 +334,18 @@ impl Worker {
     }
 
     /// Invariants 5 and 7: what a step writes is touched by nobody else until it has retired.
-    fn check_exclusive(&self, plan: &StepPlan, touched: &[(usize, u64)]) -> Result<(), String> {
+    fn check_exclusive(
+        &self,
+        plan: &StepPlan,
+        copied: Vec<usize>,
+        touched: &[(usize, u64)],
+    ) -> Result<(), String> {
         let mut written: Vec<usize> = plan
             .slots
             .iter()
             .map(|&slot| slot as usize / self.block_size)
             .collect();
+        written.extend(copied);
         written.dedup();
         for block in written {
             if block == 0 || block >= self.num_blocks {
@@ -291,7 +354,8 @@ impl Worker {
             let Some(&(_, owner)) = touched.iter().find(|touch| touch.0 == block) else {
                 return Err(format!("block {block} is written outside its row"));
             };
-            let earlier = self.launched.iter().flat_map(|step| &step.touched);
+            let earlier = self.launched.iter();
+            let earlier = earlier.flat_map(|step| step.touched.iter().chain(&step.sources));
             if earlier
                 .chain(touched)
                 .any(|&(other, who)| other == block && who != owner)
@@ -340,12 +404,20 @@ impl Worker {
         sampling: &SamplingRow,
         what: Option<Misbehaviour>,
     ) -> Result<(Draw, (RowStatus, u32)), String> {
-        let row_id = sampling.row as usize;
         let position = plan.positions[sampling.token as usize] as usize;
-        let prefix = self.read(row_id, position + 1, plan.step)?;
+        let ends = plan.query_starts.iter().skip(1);
+        let computes = ends
+            .take_while(|&&end| end as u32 <= sampling.token)
+            .count();
+        let computing = plan.rows[computes] as usize;
+        let prefix = self.read(computing, position + 1, plan.step)?;
+        let randomness = Randomness {
+            seed: sampling.seed,
+            choice: sampling.choice_index,
+        };
         let id = prefix
             .as_ref()
-            .map(|prefix| oracle::next_token(prefix, sampling.seed, self.vocabulary));
+            .map(|prefix| oracle::next_token(prefix, randomness, self.vocabulary));
         let result = match (id, what) {
             (_, Some(Misbehaviour::Nan)) => (RowStatus::Nan, 0),
             (_, Some(Misbehaviour::BadId)) => (RowStatus::BadId, 0),
@@ -353,13 +425,24 @@ impl Worker {
             (None, None) | (_, Some(Misbehaviour::NotSampled)) => (RowStatus::NotSampled, 0),
             (Some(id), None) => (RowStatus::Ok, id),
         };
-        let row = &mut self.rows[row_id];
+        if sampling.row as usize != computing {
+            // The row that the id belongs to has nothing yet.
+            let occupant = self.rows[computing].occupant;
+            let draw = Draw {
+                occupant,
+                forks: true,
+                prefix,
+            };
+            return Ok((draw, result));
+        }
+        let row = &mut self.rows[computing];
         row.last = id.filter(|_| what.is_none());
         if row.last.is_none() && row.retry.is_none() {
             row.retry = Some(position);
         }
         let draw = Draw {
             occupant: row.occupant,
+            forks: false,
             prefix,
         };
         Ok((draw, result))

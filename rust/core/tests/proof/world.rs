@@ -94,13 +94,18 @@ impl World {
     /// Submits a request as it stands; `stop` is the token where the text side finds a stop string.
     pub(crate) fn submit_request(
         &mut self,
-        request: Request,
+        request: &Request,
         stop: Option<u32>,
     ) -> Result<(), Error> {
         self.submissions = self.submissions.max(request.submission + 1);
-        let handle = self.core.submit(request.clone(), self.now)?;
-        self.model
-            .accept(request, stop, handle, self.config.vocabulary);
+        let first = self.core.submit(request.clone(), self.now)?;
+        for choice in 0..request.choices {
+            let handle = self.core.choice(first, choice);
+            let handle = handle.expect("every choice has a handle");
+            let named = (choice, handle);
+            self.model
+                .accept(request.clone(), stop, named, self.config.vocabulary);
+        }
         Ok(())
     }
 
@@ -110,7 +115,7 @@ impl World {
         let stop = draft
             .stop_string
             .map(|id| u32::from(id) % self.config.vocabulary);
-        match (self.submit_request(request.clone(), stop), expected) {
+        match (self.submit_request(&request, stop), expected) {
             (Ok(()), Answer::Accepted | Answer::Either) => self.expect_events(&[]),
             (Err(error), Answer::Refused | Answer::Either) => {
                 if names_the_mistake(&error, &request, &self.config) {

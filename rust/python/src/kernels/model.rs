@@ -38,14 +38,14 @@ impl Model {
         })
     }
 
-    /// Runs a step: status and id of each sampling row. A step of the runtime is marked when its rows are through the
+    /// Runs a step: status, id and log probability (0 where not asked for) of each sampling row. A step of the runtime is marked when its rows are through the
     /// layers; `port`, with a `progress` to call, is told of each layer.
     #[pyo3(signature = (step, port = None))]
     fn run(
         &self,
         step: &Bound<'_, PyAny>,
         port: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<(Array, Array)> {
+    ) -> PyResult<(Array, Array, Array)> {
         let py = step.py();
         let columns = Columns::read(step)?;
         let plan = columns.input();
@@ -56,7 +56,8 @@ impl Model {
             engine.run(&plan, &|| watch.layer(layers))
         });
         let output = output.map_err(|error| errors::plan(&error))?;
-        Ok((output.status.into(), output.ids.into()))
+        let logprobs = output.logprobs.into();
+        Ok((output.status.into(), output.ids.into(), logprobs))
     }
 
     /// As `run`, but gives the logits of the sampling rows, one after the other, and samples nothing.

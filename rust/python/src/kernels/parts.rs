@@ -3,7 +3,7 @@
 use diptych_cpu::matrix::{Encoding, Matrix, Source, pack, packed_bytes};
 use diptych_cpu::product::Product;
 use diptych_cpu::rows::RowBuffer;
-use diptych_cpu::sampling::{Sampler, SamplingRow};
+use diptych_cpu::sampling::{Sampler, SamplingRow, Status, log_probability};
 use diptych_cpu::simd::{Isa, Kernel, LANES};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -166,9 +166,9 @@ struct Row {
     bias: Option<(Vec<u32>, Vec<f32>)>,
 }
 
-/// Samples rows of logits [n × vocabulary] f32: status [n], ids [n].
+/// Samples rows of logits [n × vocabulary] f32: status [n], ids [n], their log probabilities [n] f32.
 #[pyfunction]
-pub(crate) fn sample(logits: &Bound<'_, PyAny>, options: &[u8]) -> PyResult<(Array, Array)> {
+pub(crate) fn sample(logits: &Bound<'_, PyAny>, options: &[u8]) -> PyResult<(Array, Array, Array)> {
     let options: SampleOptions = read_options(options)?;
     let mut logits = items::<f32>(logits)?;
     let found = logits.len();
@@ -184,7 +184,7 @@ pub(crate) fn sample(logits: &Bound<'_, PyAny>, options: &[u8]) -> PyResult<(Arr
     let set = instruction_set(options.instruction_set.as_deref())
         .map_err(|error| errors::options(&error))?;
     let mut sampler = Sampler::new();
-    let (mut status, mut ids) = (Vec::new(), Vec::new());
+    let (mut status, mut ids, mut logprobs) = (Vec::new(), Vec::new(), Vec::new());
     for (row, logits) in options
         .rows
         .iter()
@@ -197,8 +197,12 @@ pub(crate) fn sample(logits: &Bound<'_, PyAny>, options: &[u8]) -> PyResult<(Arr
         let (found, id) = sampler.sample(set, logits, &sampling_row(row, bits.as_deref()));
         status.push(found as i32);
         ids.push(id.cast_signed());
+        logprobs.push(match found {
+            Status::Ok => log_probability(set, logits, id),
+            Status::Nan => 0.0,
+        });
     }
-    Ok((status.into(), ids.into()))
+    Ok((status.into(), ids.into(), logprobs.into()))
 }
 
 fn sampling_row<'a>(row: &'a Row, bias_bits: Option<&'a [u32]>) -> SamplingRow<'a> {
@@ -214,6 +218,7 @@ fn sampling_row<'a>(row: &'a Row, bias_bits: Option<&'a [u32]>) -> SamplingRow<'
         seed: row.seed,
         output_index: row.output_index,
         choice_index: row.choice_index,
+        wants_logprob: true,
         history: row
             .history
             .as_ref()

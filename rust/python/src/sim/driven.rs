@@ -56,6 +56,13 @@ impl Core {
             .map_err(|error| refused(&error))
     }
 
+    /// Handle of one of the choices of the request whose first one is `request`, or `None` once it
+    /// is on its own.
+    fn choice(&self, request: HandleParts, index: u32) -> Option<HandleParts> {
+        let choice = self.0.choice(handle(request), index)?;
+        Some((choice.slot, choice.generation))
+    }
+
     fn abort(&mut self, request: HandleParts, now: u64) {
         self.0.abort(handle(request), now);
     }
@@ -114,16 +121,17 @@ impl Core {
         self.0.reset_prefix_cache();
     }
 
-    /// Output tokens since the last call: submission, index, token id.
-    fn take_tokens(&mut self) -> Vec<(u64, u32, u32)> {
+    /// Output tokens since the last call: submission, choice, index, token id.
+    fn take_tokens(&mut self) -> Vec<(u64, u32, u32, u32)> {
         let mut events = Vec::new();
         self.0.take_events(&mut events);
         let token = |event| match event {
             Event::Token {
                 submission,
+                choice,
                 index,
                 token,
-            } => Some((submission, index, token)),
+            } => Some((submission, choice, index, token)),
             _ => None,
         };
         events.into_iter().filter_map(token).collect()
@@ -140,13 +148,15 @@ impl Core {
         explanation.map(|told| json(py, &told)).transpose()
     }
 
-    /// The same of one that has ended, by its submission.
+    /// The same of a choice that has ended, by its submission.
+    #[pyo3(signature = (submission, choice = 0))]
     fn explain_ended<'py>(
         &self,
         py: Python<'py>,
         submission: u64,
+        choice: u32,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let explanation = self.0.explain_ended(submission);
+        let explanation = self.0.explain_ended(submission, choice);
         explanation.map(|told| json(py, &told)).transpose()
     }
 
@@ -223,11 +233,12 @@ impl Plan {
         self.0.sequence_lengths.clone()
     }
 
-    /// Submission and output index of each sampling row.
+    /// Submission, choice and output index of each sampling row.
     #[getter]
-    fn sampling(&self) -> Vec<(u64, u32)> {
+    fn sampling(&self) -> Vec<(u64, u32, u32)> {
         let rows = self.0.sampling.iter();
-        rows.map(|row| (row.submission, row.output_index)).collect()
+        rows.map(|row| (row.submission, row.choice_index, row.output_index))
+            .collect()
     }
 
     /// JSON of what an event log keeps of the plan: a hash of each field.

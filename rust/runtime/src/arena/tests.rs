@@ -45,6 +45,7 @@ fn plan(step: u64) -> StepPlan {
             presence_penalty: 1.0,
             frequency_penalty: 0.25,
             repetition_penalty: 1.5,
+            logprob: false,
             penalty_offset: None,
             bias_offset: Some(4),
         }],
@@ -73,8 +74,8 @@ fn launch(host: &mut HostArenas, worker: &Arc<WorkerArenas>, launch: u64, step: 
     Step::take(worker, 3, launch, step).unwrap()
 }
 
-fn takes_rows(host: &mut HostArenas, rows: &mut Vec<(RowStatus, u32)>) -> bool {
-    matches!(host.take_result(3, rows).1, Outcome::Rows { .. })
+fn takes_rows(host: &mut HostArenas, found: &mut Outcomes) -> bool {
+    matches!(host.take_result(3, found).1, Outcome::Rows { .. })
 }
 
 #[test]
@@ -82,12 +83,12 @@ fn a_worker_whose_times_are_in_no_order_says_nothing_about_duration() {
     for (start, end) in [(0, 5), (7, 5), (7, 7)] {
         let (mut host, worker) = pair();
         let step = launch(&mut host, &worker, 0, 1);
-        step.publish(&[0], &[1]).unwrap();
+        step.publish(&[0], &[1], None).unwrap();
         for (index, time) in [(0, start), (3, end)] {
             let word = worker.result.word(0, result_word::TIMES + index);
             word.store(time, Ordering::Relaxed);
         }
-        let outcome = host.take_result(3, &mut Vec::new()).1;
+        let outcome = host.take_result(3, &mut Outcomes::default()).1;
         assert_eq!(outcome, Outcome::Rows { duration_ns: None });
     }
 }
@@ -114,18 +115,18 @@ fn every_array_arrives_as_it_was_planned() {
         assert_eq!(step.slice::<i32>("logprobs"), [-1]);
         assert_eq!(step.slice::<u32>("side"), plan(number).side);
         assert!(step.array("nonsense").is_none());
-        let mut rows = Vec::new();
-        assert_eq!(host.take_result(3, &mut rows), (number, Outcome::Pending));
+        let mut found = Outcomes::default();
+        assert_eq!(host.take_result(3, &mut found), (number, Outcome::Pending));
         std::thread::sleep(std::time::Duration::from_millis(1));
-        step.publish(&[0], &[49]).unwrap();
-        assert!(step.publish(&[0], &[49]).is_err(), "published twice");
-        let (retired, outcome) = host.take_result(3, &mut rows);
+        step.publish(&[0], &[49], None).unwrap();
+        assert!(step.publish(&[0], &[49], None).is_err(), "published twice");
+        let (retired, outcome) = host.take_result(3, &mut found);
         let Outcome::Rows { duration_ns } = outcome else {
             panic!("step {number}: {outcome:?}");
         };
         assert!(retired == number && duration_ns.is_some_and(|duration| duration >= 1_000_000));
-        assert_eq!(rows, [(RowStatus::Ok, 49)]);
-        assert_eq!(host.take_result(3, &mut rows), (0, Outcome::Pending));
+        assert_eq!(found.rows, [(RowStatus::Ok, 49)]);
+        assert_eq!(host.take_result(3, &mut found), (0, Outcome::Pending));
     }
 }
 
@@ -136,14 +137,14 @@ fn two_steps_in_flight_retire_in_order() {
         launch(&mut host, &worker, 0, 1),
         launch(&mut host, &worker, 1, 2),
     );
-    let mut rows = Vec::new();
-    second.publish(&[0], &[2]).unwrap();
-    assert_eq!(host.take_result(3, &mut rows), (1, Outcome::Pending));
-    first.publish(&[0], &[1]).unwrap();
-    assert!(takes_rows(&mut host, &mut rows));
-    assert_eq!(rows, [(RowStatus::Ok, 1)]);
-    assert!(takes_rows(&mut host, &mut rows));
-    assert_eq!(rows, [(RowStatus::Ok, 2)]);
+    let mut found = Outcomes::default();
+    second.publish(&[0], &[2], None).unwrap();
+    assert_eq!(host.take_result(3, &mut found), (1, Outcome::Pending));
+    first.publish(&[0], &[1], None).unwrap();
+    assert!(takes_rows(&mut host, &mut found));
+    assert_eq!(found.rows, [(RowStatus::Ok, 1)]);
+    assert!(takes_rows(&mut host, &mut found));
+    assert_eq!(found.rows, [(RowStatus::Ok, 2)]);
 }
 
 #[test]
@@ -152,8 +153,8 @@ fn nothing_is_planned_over_a_step_that_computes_prompts() {
     assert!(host.may_plan_ahead());
     let step = launch(&mut host, &worker, 0, 1);
     assert!(!host.may_plan_ahead());
-    step.publish(&[0], &[1]).unwrap();
-    host.take_result(3, &mut Vec::new());
+    step.publish(&[0], &[1], None).unwrap();
+    host.take_result(3, &mut Outcomes::default());
     assert!(host.may_plan_ahead());
     let decodes = StepPlan {
         num_decode_rows: 2,
@@ -178,13 +179,13 @@ fn a_gap_is_what_the_worker_waited_for_a_plan() {
         let (launch, number) = (index as u64, index as u64 + 1);
         host.write_plan(&plan(number), at_once).unwrap();
         let step = Step::take(&worker, 3, launch, number).unwrap();
-        step.publish(&[0], &[1]).unwrap();
+        step.publish(&[0], &[1], None).unwrap();
         let header = worker.layout.image(launch) * worker.layout.result_bytes;
         for (mark, time) in [(0, start), (3, end)] {
             let word = worker.result.word(header, result_word::TIMES + mark);
             word.store(time, Ordering::Relaxed);
         }
-        host.take_result(3, &mut Vec::new());
+        host.take_result(3, &mut Outcomes::default());
         assert_eq!(host.gap_ns(), gap, "step {number}");
     }
 }
@@ -200,10 +201,40 @@ fn statuses_and_impossible_ids_are_told_apart() {
     for (status, id, expected) in cases {
         let (mut host, worker) = pair();
         let step = launch(&mut host, &worker, 0, 1);
-        step.publish(&[status], &[id]).unwrap();
-        let mut rows = Vec::new();
-        assert!(takes_rows(&mut host, &mut rows));
-        assert_eq!(rows[0].0, expected, "{status} {id}");
+        step.publish(&[status], &[id], None).unwrap();
+        let mut found = Outcomes::default();
+        assert!(takes_rows(&mut host, &mut found));
+        assert_eq!(found.rows[0].0, expected, "{status} {id}");
+    }
+}
+
+#[test]
+fn log_probabilities_come_with_what_they_are_of() {
+    for (logprob, taken) in [
+        (-1.5, Some(-1.5)),
+        (1e-7, Some(0.0)),
+        (0.5, None),
+        (f32::NAN, None),
+    ] {
+        let (mut host, worker) = pair();
+        let mut asking = plan(1);
+        asking.sampling[0].logprob = true;
+        host.write_plan(&asking, false).unwrap();
+        let step = Step::take(&worker, 3, 0, 1).unwrap();
+        assert_eq!(step.slice::<i32>("logprobs"), [0]);
+        assert!(step.publish(&[0], &[7], None).is_err(), "it is asked for");
+        step.publish(&[0], &[7], Some(&[logprob])).unwrap();
+        let mut found = Outcomes::default();
+        let (_, outcome) = host.take_result(3, &mut found);
+        let rows = matches!(outcome, Outcome::Rows { .. });
+        assert_eq!(rows, taken.is_some(), "{logprob}");
+        let drawn = Drawn {
+            request: 11,
+            choice: 0,
+            index: 0,
+        };
+        let expected: Vec<(Drawn, f32)> = taken.into_iter().map(|it| (drawn, it)).collect();
+        assert_eq!(found.scores, expected);
     }
 }
 
@@ -213,7 +244,8 @@ fn an_error_arrives_with_its_class_and_as_much_of_its_message_as_fits() {
     let step = launch(&mut host, &worker, 0, 1);
     step.publish_error("RuntimeError", &"ü".repeat(5000))
         .unwrap();
-    let (1, Outcome::Raised { class, message }) = host.take_result(3, &mut Vec::new()) else {
+    let (1, Outcome::Raised { class, message }) = host.take_result(3, &mut Outcomes::default())
+    else {
         panic!("not raised");
     };
     assert_eq!(class, "RuntimeError");
@@ -223,9 +255,9 @@ fn an_error_arrives_with_its_class_and_as_much_of_its_message_as_fits() {
 fn garbage(spoil: impl Fn(&WorkerArenas, &Layout), words: &str) {
     let (mut host, worker) = pair();
     let step = launch(&mut host, &worker, 0, 1);
-    step.publish(&[0], &[1]).unwrap();
+    step.publish(&[0], &[1], None).unwrap();
     spoil(&worker, &worker.layout);
-    let (_, Outcome::Garbage(why)) = host.take_result(3, &mut Vec::new()) else {
+    let (_, Outcome::Garbage(why)) = host.take_result(3, &mut Outcomes::default()) else {
         panic!("taken in spite of {words}");
     };
     assert!(why.contains(words), "{why}");

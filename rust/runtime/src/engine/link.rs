@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use diptych_core::{RowStatus, StepPlan};
+use diptych_core::StepPlan;
 
-use crate::arena::{HostArenas, Outcome, Overflow};
+use crate::arena::{HostArenas, Outcome, Outcomes, Overflow};
 use crate::control::{
     ControlError, ControlSocket, HostMessage, Init, WorkerMessage, decode, encode,
 };
@@ -141,7 +141,7 @@ impl Link {
     }
 
     /// The result of the oldest launched step, with its number.
-    pub(super) fn take_result(&mut self, into: &mut Vec<(RowStatus, u32)>) -> (u64, Outcome) {
+    pub(super) fn take_result(&mut self, into: &mut Outcomes) -> (u64, Outcome) {
         self.arenas.take_result(self.epoch, into)
     }
 

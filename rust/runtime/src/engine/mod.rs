@@ -3,6 +3,7 @@
 mod event_log;
 mod lateness;
 mod link;
+mod live;
 mod logged_core;
 mod poison;
 pub(crate) mod questions;
@@ -185,6 +186,13 @@ impl Engine {
     ) -> Result<u64, EngineError> {
         let shared = self.shared()?;
         let params = Params::from_json(params_json, shared.options.vocabulary)?;
+        let max_running = shared.options.limits.max_running;
+        if params.n > max_running {
+            return Err(EngineError::InvalidRequest(format!(
+                "n is {}: the outputs of one prompt run together, and at most max_running = {max_running} do",
+                params.n
+            )));
+        }
         if shared.closed.load(Ordering::Acquire) {
             return Err(EngineError::Closed("the engine"));
         }
@@ -246,7 +254,8 @@ impl Engine {
         self.ask(|slot| Command::Ask(HostMessage::Stats, slot))
     }
 
-    /// Why a request goes or went as it did, as a JSON object; `None` for one that the core has never had or has forgotten since it ended.
+    /// Why a request goes or went as it did (of several outputs, the first), as a JSON object; `None` for one that the core has never had or has
+    /// forgotten since it ended.
     /// Waits for the engine thread, which answers while a step runs.
     ///
     /// # Errors

@@ -1,15 +1,17 @@
 //! What others are told about the core.
 
-use diptych_core::Error;
 use diptych_core::explanation::Explanation;
 use diptych_core::kv_events::{KvEvent, KvEventsError, StoredBlock};
+use diptych_core::{Error, Event};
 use serde::Serialize;
 
 use crate::EngineError;
 use crate::engine::event_log::EventLog;
+use crate::engine::live::Live;
 use crate::engine::logged_core::LoggedCore;
 use crate::engine::poison::sum_counters;
 use crate::engine::thread::EngineThread;
+use crate::messages::TextMessage;
 use crate::now_ns;
 use crate::shared::lock;
 use crate::stats::StepModel;
@@ -40,11 +42,47 @@ impl EngineThread {
         LoggedCore::new(self.core_config.clone(), self.epoch, log)
     }
 
+    /// Passes the core's events on.
+    pub(super) fn tell(&mut self) {
+        let Some(core) = &mut self.core else {
+            return;
+        };
+        core.take_events(&mut self.events);
+        let scores = std::mem::take(&mut self.outcomes.scores);
+        if self.events.is_empty() {
+            return;
+        }
+        let mut explanations = Vec::new();
+        for event in &self.events {
+            let Event::Finished {
+                submission, choice, ..
+            } = event
+            else {
+                continue;
+            };
+            if self.explained.contains(submission) {
+                explanations.extend(core.explain_ended(*submission, *choice));
+            }
+            if self.live.get_mut(submission).is_some_and(Live::ends) {
+                self.live.remove(submission);
+                self.explained.remove(submission);
+            }
+        }
+        let events = std::mem::take(&mut self.events);
+        self.say(TextMessage::Events {
+            events,
+            explanations,
+            scores,
+            now: now_ns(),
+        });
+    }
+
+    /// Of several choices the first: it computes the prompt for all.
     pub(super) fn explain(&self, request: u64) -> Option<Explanation> {
         let core = self.core.as_ref()?;
         let open = self.live.get(&request);
-        let open = open.and_then(|handle| core.explain(*handle, now_ns()));
-        open.or_else(|| core.explain_ended(request))
+        let open = open.and_then(|live| core.explain(live.handle(0), now_ns()));
+        open.or_else(|| core.explain_ended(request, 0))
     }
 
     pub(super) fn kv_events(

@@ -9,7 +9,7 @@ use crate::messages::Problem;
 pub(super) fn refusal(error: &Error) -> Problem {
     let kind = match error {
         Error::ContextLength { .. } => FailureKind::ContextLength,
-        Error::NeverFits { .. } => FailureKind::NeverFits,
+        Error::NeverFits { .. } | Error::ChoicesNeverFit { .. } => FailureKind::NeverFits,
         Error::QueueFull { .. } => FailureKind::QueueFull,
         Error::QueuedTokens { .. } => FailureKind::QueuedTokens,
         Error::FirstTokenTooLate { .. } => FailureKind::TooLate,
@@ -35,6 +35,18 @@ pub(super) fn refusal(error: &Error) -> Problem {
         } => problem
             .with("prompt_tokens", prompt)
             .with("max_tokens", max_tokens)
+            .with("block_size", block_size)
+            .with("needed_blocks", needed)
+            .with("available_blocks", available),
+        Error::ChoicesNeverFit {
+            choices,
+            prompt,
+            block_size,
+            needed,
+            available,
+        } => problem
+            .with("n", choices)
+            .with("prompt_tokens", prompt)
             .with("block_size", block_size)
             .with("needed_blocks", needed)
             .with("available_blocks", available),

@@ -16,13 +16,13 @@ impl EngineThread {
         };
         let mut retired = false;
         let end = loop {
-            let (step, outcome) = link.take_result(&mut self.rows);
+            let (step, outcome) = link.take_result(&mut self.outcomes);
             match outcome {
                 Outcome::Pending => break None,
                 Outcome::Rows { duration_ns } => {
                     retired = true;
                     let step = (self.epoch, step, duration_ns);
-                    complete(self.core.as_mut(), step, &self.rows);
+                    complete(self.core.as_mut(), step, &self.outcomes.rows);
                     if let Some(gap) = link.gap_ns() {
                         lock(&self.shared.statistics).step_gap(gap);
                     }
@@ -42,9 +42,9 @@ impl EngineThread {
 
     /// Takes what a worker that has ended had published before.
     pub(super) fn retire_from(&mut self, link: &mut super::link::Link) {
-        while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.rows) {
+        while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.outcomes) {
             let step = (self.epoch, step, duration_ns);
-            complete(self.core.as_mut(), step, &self.rows);
+            complete(self.core.as_mut(), step, &self.outcomes.rows);
             self.supervisor.step_retired();
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::EngineError;
-use crate::arena::Outcome;
+use crate::arena::{Outcome, Outcomes};
 use crate::control::{HostMessage, WorkerMessage, decode};
 use crate::engine::Ready;
 use crate::engine::link::Link;
@@ -251,7 +251,7 @@ impl Supervisor {
     }
 
     fn resetting(&mut self, mut link: Box<Link>, asked: bool, epoch: u64) -> (State, Look) {
-        let mut discarded = Vec::new();
+        let mut discarded = Outcomes::default();
         loop {
             match link.take_result(&mut discarded).1 {
                 Outcome::Rows { .. } => {}

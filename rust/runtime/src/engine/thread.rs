@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use diptych_core::{CoreConfig, Error, Event, Handle, RowStatus, Stats};
+use diptych_core::{CoreConfig, Error, Event, Stats};
 
 use crate::EngineError;
+use crate::arena::Outcomes;
 use crate::engine::event_log::EventLog;
+use crate::engine::live::Live;
 use crate::engine::logged_core::LoggedCore;
 use crate::engine::refusal::refusal;
 use crate::engine::supervisor::Supervisor;
@@ -32,15 +34,15 @@ pub(super) struct EngineThread {
     pub(super) event_log: Option<EventLog>,
     pub(super) epoch: u64,
     pub(super) supervisor: Supervisor,
-    pub(super) live: HashMap<u64, Handle>,
+    pub(super) live: HashMap<u64, Live>,
     /// Those whose last frame says why they went as they did.
-    explained: HashSet<u64>,
+    pub(super) explained: HashSet<u64>,
     /// The request that the core is being given.
     pub(super) submitting: Option<u64>,
     /// Submissions that came before the number of blocks was known.
     pub(super) early: Vec<Submission>,
     commands: VecDeque<Command>,
-    pub(super) rows: Vec<(RowStatus, u32)>,
+    pub(super) outcomes: Outcomes,
     pub(super) events: Vec<Event>,
     /// Counters of the cores that panicked.
     pub(super) retired_counters: Stats,
@@ -72,7 +74,7 @@ impl EngineThread {
             submitting: None,
             early: Vec::new(),
             commands: VecDeque::new(),
-            rows: Vec::new(),
+            outcomes: Outcomes::default(),
             events: Vec::new(),
             retired_counters: Stats::default(),
             planned: 0,
@@ -127,8 +129,8 @@ impl EngineThread {
         match command {
             Command::Submit(submission) => self.submit(*submission),
             Command::Abort(request) => {
-                if let (Some(core), Some(handle)) = (&mut self.core, self.live.get(&request)) {
-                    core.abort(*handle, now_ns());
+                if let (Some(core), Some(live)) = (&mut self.core, self.live.get(&request)) {
+                    live.abort(core);
                 } else if let Some(index) = self
                     .early
                     .iter()
@@ -139,10 +141,13 @@ impl EngineThread {
                 }
             }
             Command::Acks(acks) => {
-                for (request, checked, stop_at) in acks {
-                    if let (Some(core), Some(handle)) = (&mut self.core, self.live.get(&request)) {
-                        let acknowledged = core.text_ack(*handle, (checked, stop_at), now_ns());
-                        assert!(acknowledged.is_ok(), "request {request}: {acknowledged:?}");
+                for verdict in acks {
+                    let live = self.live.get(&verdict.request);
+                    if let (Some(core), Some(live)) = (&mut self.core, live) {
+                        let handle = live.handle(verdict.choice);
+                        let checked = (verdict.checked, verdict.stop_at);
+                        let taken = core.text_ack(handle, checked, now_ns());
+                        assert!(taken.is_ok(), "{verdict:?}: {taken:?}");
                     }
                 }
             }
@@ -165,7 +170,7 @@ impl EngineThread {
         let Submission {
             open,
             request,
-            stream,
+            streams,
             tokenised,
         } = submission;
         if open.aborted.load(Ordering::Acquire) {
@@ -187,13 +192,14 @@ impl EngineThread {
         self.submitting = None;
         match submitted {
             Ok(handle) => {
-                self.live.insert(open.number, handle);
+                self.live
+                    .insert(open.number, Live::new(core, handle, &open));
                 if open.params.explain {
                     self.explained.insert(open.number);
                 }
                 let accepted = AcceptedStream {
                     open,
-                    stream,
+                    streams,
                     stop_ids,
                     prompt_tokens,
                     prompt_ids,
@@ -270,33 +276,7 @@ impl EngineThread {
         self.shared.ready.give(Err(error));
     }
 
-    /// Passes the core's events on.
-    fn tell(&mut self) {
-        let Some(core) = &mut self.core else {
-            return;
-        };
-        core.take_events(&mut self.events);
-        if self.events.is_empty() {
-            return;
-        }
-        let mut explanations = Vec::new();
-        for event in &self.events {
-            if let Event::Finished { submission, .. } = event {
-                self.live.remove(submission);
-                if self.explained.remove(submission) {
-                    explanations.extend(core.explain_ended(*submission));
-                }
-            }
-        }
-        let events = std::mem::take(&mut self.events);
-        self.say(TextMessage::Events {
-            events,
-            explanations,
-            now: now_ns(),
-        });
-    }
-
-    fn say(&self, message: TextMessage) {
+    pub(super) fn say(&self, message: TextMessage) {
         // The text thread is closed after this one.
         let _ = self.shared.text.push(message);
     }
@@ -311,17 +291,17 @@ impl EngineThread {
         let early = early.iter().map(|submission| submission.open.number);
         let live = std::mem::take(&mut self.live);
         self.explained.clear();
-        let requests: Vec<(u64, Option<Handle>)> = live
+        let requests: Vec<(u64, Option<Live>)> = live
             .into_iter()
-            .map(|(request, handle)| (request, Some(handle)))
+            .map(|(request, live)| (request, Some(live)))
             .chain(early.map(|request| (request, None)))
             .collect();
         if let Some(request) = self.submitting.take() {
             self.fail(request, problem.clone());
         }
-        for (request, handle) in requests {
-            if let (Some(core), Some(handle)) = (&mut self.core, handle) {
-                core.abort(handle, now_ns());
+        for (request, live) in requests {
+            if let (Some(core), Some(live)) = (&mut self.core, live) {
+                live.abort(core);
             }
             self.fail(request, problem.clone());
         }

@@ -1,23 +1,31 @@
 //! The text side of one request.
 
+use std::sync::Arc;
+
 use diptych_core::FinishReason as CoreReason;
 use diptych_core::explanation::Explanation;
+use diptych_text::TextStream;
 
 use crate::frame::{Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings};
-use crate::messages::{AcceptedStream, Problem};
-use crate::shared::empty_frame;
+use crate::messages::{AcceptedStream, Problem, Verdict};
+use crate::shared::{Open, empty_frame};
 use crate::stats::Statistics;
 
 /// Most entries in [`Finished::events`].
 const MAX_EVENTS: usize = 64;
 
-/// A request that the core has taken and the text side has not ended.
+/// A choice that the core has taken and the text side has not ended.
 #[derive(Debug)]
 pub(super) struct Stream {
-    accepted: AcceptedStream,
+    open: Arc<Open>,
+    choice: u32,
+    text: TextStream,
+    stop_ids: Arc<[u32]>,
+    prompt_tokens: u32,
     timings: Timings,
     last_token: u64,
     completion_tokens: u32,
+    sum_logprobs: f64,
     cached_tokens: u32,
     preemptions: u32,
     events: Vec<(u64, &'static str)>,
@@ -29,22 +37,46 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(mut accepted: AcceptedStream) -> Self {
-        let mut frame = empty_frame(accepted.open.number);
-        frame.accepted = Some(Accepted {
-            prompt_tokens: accepted.prompt_tokens,
-            prompt_ids: accepted.prompt_ids.take(),
-        });
+    /// One for each choice; the first one's first frame says that the request was taken.
+    pub(super) fn of(accepted: AcceptedStream) -> Vec<Self> {
+        let stop_ids: Arc<[u32]> = accepted.stop_ids.into();
         let timings = Timings {
             arrived: accepted.open.arrived,
             tokenised: accepted.tokenised,
             ..Timings::default()
         };
+        let prompt_tokens = accepted.prompt_tokens;
+        let texts = (0..).zip(accepted.streams);
+        let mut streams: Vec<Self> = texts
+            .map(|(choice, text)| {
+                let (open, stop_ids) = (Arc::clone(&accepted.open), Arc::clone(&stop_ids));
+                Self::new((open, choice), text, stop_ids, (prompt_tokens, timings))
+            })
+            .collect();
+        streams[0].frame.accepted = Some(Accepted {
+            prompt_tokens,
+            prompt_ids: accepted.prompt_ids,
+        });
+        streams
+    }
+
+    fn new(
+        (open, choice): (Arc<Open>, u32),
+        text: TextStream,
+        stop_ids: Arc<[u32]>,
+        (prompt_tokens, timings): (u32, Timings),
+    ) -> Self {
+        let frame = empty_frame(open.number, choice);
         Self {
-            accepted,
+            open,
+            choice,
+            text,
+            stop_ids,
+            prompt_tokens,
             timings,
             last_token: 0,
             completion_tokens: 0,
+            sum_logprobs: 0.0,
             cached_tokens: 0,
             preemptions: 0,
             events: Vec::new(),
@@ -56,7 +88,7 @@ impl Stream {
 
     /// Whether the owner wants to know why the request went as it did.
     pub(super) fn is_explained(&self) -> bool {
-        self.accepted.open.params.explain
+        self.open.params.explain
     }
 
     /// What the core knows of its way, told with its end.
@@ -77,15 +109,22 @@ impl Stream {
         self.ending.take()
     }
 
-    pub(super) fn request(&self) -> u64 {
-        self.accepted.open.number
+    pub(super) fn key(&self) -> (u64, u32) {
+        (self.open.number, self.choice)
+    }
+
+    pub(super) fn choices(&self) -> u32 {
+        self.open.params.n
     }
 
     pub(super) fn admitted(&mut self, cached: u32, now: u64, statistics: &mut Statistics) {
         self.cached_tokens = cached;
         self.timings.admitted = now;
-        statistics.admitted(&self.timings);
-        statistics.prompt_tokens += u64::from(self.accepted.prompt_tokens);
+        // All choices are admitted at once, with one prompt.
+        if self.choice == 0 {
+            statistics.admitted(&self.timings);
+            statistics.prompt_tokens += u64::from(self.prompt_tokens);
+        }
     }
 
     pub(super) fn preempted(&mut self, now: u64) {
@@ -112,7 +151,10 @@ impl Stream {
     ) -> Option<Done> {
         if self.completion_tokens == 0 {
             self.timings.first_token = now;
-            statistics.first_token(&self.timings);
+            // The request's first token: those of all choices come from one step.
+            if self.choice == 0 {
+                statistics.first_token(&self.timings);
+            }
         } else {
             statistics.next_token(now.saturating_sub(self.last_token));
         }
@@ -120,31 +162,37 @@ impl Stream {
         self.completion_tokens += 1;
         self.frame.token_ids.push(token);
         self.unacknowledged = self.has_stop_strings();
-        if self.accepted.stop_ids.contains(&token) {
-            self.accepted.stream.push_hidden(token);
+        if self.stop_ids.contains(&token) {
+            self.text.push_hidden(token);
             return None;
         }
-        let found = self
-            .accepted
-            .stream
-            .push(token, &mut self.frame.text)?
-            .stop_index;
+        let found = self.text.push(token, &mut self.frame.text)?.stop_index;
         Some(self.finished(FinishReason::Stop, Some(found), None))
     }
 
+    /// The log probability of the token that comes next.
+    pub(super) fn score(&mut self, logprob: f32) {
+        self.sum_logprobs += f64::from(logprob);
+    }
+
+    fn mean_logprob(&self) -> Option<f64> {
+        let wanted = self.open.params.mean_logprob && self.completion_tokens > 0;
+        wanted.then(|| self.sum_logprobs / f64::from(self.completion_tokens))
+    }
+
     fn has_stop_strings(&self) -> bool {
-        !self.accepted.open.params.stop.is_empty()
+        !self.open.params.stop.is_empty()
     }
 
     /// The core has ended the request, provisionally: what is still held back may complete a stop string.
     pub(super) fn ended(&mut self, reason: CoreReason) -> Done {
-        let found = self.accepted.stream.finish(&mut self.frame.text);
+        let found = self.text.finish(&mut self.frame.text);
         if let Some(found) = found {
             return self.finished(FinishReason::Stop, Some(found.stop_index), None);
         }
         let stop_token = match reason {
             CoreReason::StopToken(id) => {
-                let given = &self.accepted.open.params.stop_token_ids;
+                let given = &self.open.params.stop_token_ids;
                 Some(id).filter(|id| given.contains(id))
             }
             _ => None,
@@ -183,13 +231,13 @@ impl Stream {
 
     /// The request cannot go on: what is held back belongs to it still.
     pub(super) fn fail(&mut self, problem: Problem) -> Done {
-        let _ = self.accepted.stream.finish(&mut self.frame.text);
+        let _ = self.text.finish(&mut self.frame.text);
         self.failed(problem)
     }
 
     /// As [`Self::fail`], leaving the text alone.
     pub(super) fn failed(&self, problem: Problem) -> Done {
-        let prompt_tokens = self.accepted.prompt_tokens;
+        let prompt_tokens = self.prompt_tokens;
         let failure: Failure = problem.failure(self.timings, prompt_tokens, self.completion_tokens);
         Done::Failed(failure)
     }
@@ -201,14 +249,15 @@ impl Stream {
         stop_token: Option<u32>,
     ) -> Done {
         self.timings.finished = crate::now_ns();
-        let stops = &self.accepted.open.params.stop;
+        let stops = &self.open.params.stop;
         Done::Finished(Finished {
             reason,
             stop_string: stop_index.map(|index| stops[index].clone()),
             stop_token,
-            prompt_tokens: self.accepted.prompt_tokens,
+            prompt_tokens: self.prompt_tokens,
             completion_tokens: self.completion_tokens,
             cached_tokens: self.cached_tokens,
+            mean_logprob: self.mean_logprob(),
             timings: self.timings,
             preemptions: self.preemptions,
             events: std::mem::take(&mut self.events),
@@ -216,17 +265,22 @@ impl Stream {
     }
 
     /// The verdict on the tokens so far, once.
-    pub(super) fn take_ack(&mut self, stopped: bool) -> Option<(u64, u32, Option<u32>)> {
+    pub(super) fn take_ack(&mut self, stopped: bool) -> Option<Verdict> {
         if !std::mem::take(&mut self.unacknowledged) {
             return None;
         }
         let checked = self.completion_tokens;
-        Some((self.request(), checked, stopped.then_some(checked)))
+        Some(Verdict {
+            request: self.open.number,
+            choice: self.choice,
+            checked,
+            stop_at: stopped.then_some(checked),
+        })
     }
 
     /// What happened since the last call.
     pub(super) fn take_frame(&mut self) -> Frame {
-        let next = empty_frame(self.request());
+        let next = empty_frame(self.open.number, self.choice);
         std::mem::replace(&mut self.frame, next)
     }
 
@@ -234,7 +288,7 @@ impl Stream {
     pub(super) fn flush(&mut self) {
         let frame = self.take_frame();
         if frame.accepted.is_some() || !frame.token_ids.is_empty() || !frame.text.is_empty() {
-            self.accepted.open.queue.add(frame);
+            self.open.queue.add(frame);
         }
     }
 }

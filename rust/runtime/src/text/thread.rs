@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use diptych_core::Event;
 
+use crate::arena::Drawn;
 use crate::frame::{Done, FailureKind, Timings};
-use crate::messages::{Command, Problem, TextMessage};
+use crate::messages::{Command, Problem, TextMessage, Verdict};
 use crate::shared::{Shared, empty_frame, lock};
 use crate::stats::Statistics;
 use crate::text::stream::Stream;
@@ -18,6 +19,7 @@ pub(crate) fn run_text(shared: &Shared) {
         streams: HashMap::new(),
         touched: Vec::new(),
         acks: Vec::new(),
+        scores: HashMap::new(),
     };
     let mut messages = Vec::new();
     loop {
@@ -34,28 +36,35 @@ pub(crate) fn run_text(shared: &Shared) {
 
 struct TextThread<'a> {
     shared: &'a Shared,
-    streams: HashMap<u64, Stream>,
+    /// By request and choice.
+    streams: HashMap<(u64, u32), Stream>,
     /// Streams with something to flush, possibly ended since.
-    touched: Vec<u64>,
-    acks: Vec<(u64, u32, Option<u32>)>,
+    touched: Vec<(u64, u32)>,
+    acks: Vec<Verdict>,
+    /// Log probabilities of the tokens of one message.
+    scores: HashMap<Drawn, f32>,
 }
 
 impl TextThread<'_> {
     fn handle(&mut self, message: TextMessage) -> bool {
         match message {
             TextMessage::Accepted(accepted) => {
-                let stream = Stream::new(*accepted);
-                self.touched.push(stream.request());
-                self.streams.insert(stream.request(), stream);
+                for stream in Stream::of(*accepted) {
+                    self.touched.push(stream.key());
+                    self.streams.insert(stream.key(), stream);
+                }
             }
             TextMessage::Events {
                 events,
                 explanations,
+                scores,
                 now,
             } => {
+                self.scores.extend(scores);
                 let shared = self.shared;
                 for explanation in explanations {
-                    if let Some(stream) = self.streams.get_mut(&explanation.submission) {
+                    let key = (explanation.submission, explanation.choice);
+                    if let Some(stream) = self.streams.get_mut(&key) {
                         stream.explain(explanation);
                     }
                 }
@@ -65,6 +74,7 @@ impl TextThread<'_> {
                     self.event(event, now, &mut statistics, &mut ended);
                 }
                 drop(statistics);
+                self.scores.clear();
                 for (stream, done) in ended {
                     self.finish(stream, done);
                 }
@@ -87,17 +97,34 @@ impl TextThread<'_> {
         statistics: &mut Statistics,
         ended: &mut Vec<(Stream, Done)>,
     ) {
-        let submission = match event {
-            Event::Admitted { submission, .. }
-            | Event::Token { submission, .. }
-            | Event::Preempted { submission }
-            | Event::Requeued { submission }
-            | Event::Finished { submission, .. } => submission,
+        let key = match event {
+            Event::Admitted { submission, cached } => {
+                return self.admitted(submission, cached, now, statistics);
+            }
+            Event::Token {
+                submission, choice, ..
+            }
+            | Event::Preempted { submission, choice }
+            | Event::Requeued { submission, choice }
+            | Event::Finished {
+                submission, choice, ..
+            } => (submission, choice),
         };
         // A stop string ended it before the core heard of that.
-        let Some(stream) = self.streams.get_mut(&submission) else {
+        let Some(stream) = self.streams.get_mut(&key) else {
             return;
         };
+        let submission = key.0;
+        if let Event::Token { index, .. } = event {
+            let drawn = Drawn {
+                request: submission,
+                choice: key.1,
+                index,
+            };
+            if let Some(&score) = self.scores.get(&drawn) {
+                stream.score(score);
+            }
+        }
         let panic_at = self.shared.options.test_faults.panic_at_text_of;
         let done = catch_unwind(AssertUnwindSafe(|| {
             assert!(
@@ -107,13 +134,13 @@ impl TextThread<'_> {
             apply(stream, event, now, statistics)
         }));
         match done {
-            Ok(None) => self.touched.push(submission),
+            Ok(None) => self.touched.push(key),
             Ok(Some(done)) if stream.is_explained() && !is_last(event) => {
                 stream.end_with_explanation(done);
                 self.acks.extend(stream.take_ack(true));
-                self.touched.push(submission);
+                self.touched.push(key);
             }
-            Ok(Some(done)) => self.end(submission, done, ended),
+            Ok(Some(done)) => self.end(key, done, ended),
             Err(_) => {
                 let problem = Problem::new(
                     FailureKind::EnginePanicked,
@@ -122,19 +149,39 @@ impl TextThread<'_> {
                 let done = stream.failed(problem);
                 // A closed engine ends the request by itself.
                 let _ = self.shared.commands.push(Command::Abort(submission));
-                self.end(submission, done, ended);
+                self.end(key, done, ended);
             }
         }
     }
 
-    fn end(&mut self, submission: u64, done: Done, ended: &mut Vec<(Stream, Done)>) {
-        let Some(mut stream) = self.streams.remove(&submission) else {
+    fn admitted(&mut self, submission: u64, cached: u32, now: u64, statistics: &mut Statistics) {
+        for choice in 0.. {
+            let Some(stream) = self.streams.get_mut(&(submission, choice)) else {
+                return;
+            };
+            stream.admitted(cached, now, statistics);
+        }
+    }
+
+    fn end(&mut self, key: (u64, u32), done: Done, ended: &mut Vec<(Stream, Done)>) {
+        let Some(mut stream) = self.streams.remove(&key) else {
             return;
         };
+        if matches!(done, Done::Failed(_)) && stream.choices() > 1 {
+            // A choice that fails ends its request.
+            self.drop_choices(key.0, stream.choices());
+            let _ = self.shared.commands.push(Command::Abort(key.0));
+        }
         let stop_string =
             matches!(&done, Done::Finished(finished) if finished.stop_string.is_some());
         self.acks.extend(stream.take_ack(stop_string));
         ended.push((stream, done));
+    }
+
+    fn drop_choices(&mut self, request: u64, choices: u32) {
+        for choice in 0..choices {
+            self.streams.remove(&(request, choice));
+        }
     }
 
     fn finish(&self, mut stream: Stream, mut done: Done) {
@@ -150,24 +197,39 @@ impl TextThread<'_> {
     }
 
     fn fail(&mut self, request: u64, problem: Problem) {
-        if let Some(mut stream) = self.streams.remove(&request) {
-            let done = stream.take_ending();
-            let done = done.unwrap_or_else(|| stream.fail(problem));
+        let Some(open) = self.shared.find(request) else {
+            return;
+        };
+        let choices = 0..open.params.n;
+        let left: Vec<Stream> = choices
+            .filter_map(|choice| self.streams.remove(&(request, choice)))
+            .collect();
+        let was_open = !left.is_empty();
+        let mut failing = None;
+        for mut stream in left {
+            if let Some(done) = stream.take_ending() {
+                self.finish(stream, done);
+            } else {
+                failing.get_or_insert(stream);
+            }
+        }
+        if let Some(mut stream) = failing {
+            let done = stream.fail(problem);
             self.finish(stream, done);
-        } else if let Some(open) = self.shared.find(request) {
+        } else if !was_open {
             let timings = Timings {
                 arrived: open.arrived,
                 ..Timings::default()
             };
             let done = Done::Failed(problem.failure(timings, 0, 0));
-            self.shared.finish(empty_frame(request), done);
+            self.shared.finish(empty_frame(request, 0), done);
         }
     }
 
     /// Gives the frames to their readers and the verdicts to the engine thread.
     fn flush(&mut self) {
-        for request in self.touched.drain(..) {
-            if let Some(stream) = self.streams.get_mut(&request) {
+        for key in self.touched.drain(..) {
+            if let Some(stream) = self.streams.get_mut(&key) {
                 self.acks.extend(stream.take_ack(false));
                 stream.flush();
             }
@@ -194,7 +256,8 @@ fn apply(stream: &mut Stream, event: Event, now: u64, statistics: &mut Statistic
         };
     }
     match event {
-        Event::Admitted { cached, .. } => stream.admitted(cached, now, statistics),
+        // Of all choices at once.
+        Event::Admitted { .. } => {}
         Event::Token { token, .. } => return stream.token(token, now, statistics),
         Event::Preempted { .. } => stream.preempted(now),
         Event::Requeued { .. } => stream.restarted(now),

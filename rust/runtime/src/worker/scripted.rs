@@ -27,7 +27,7 @@ mod status {
 #[serde(deny_unknown_fields)]
 struct Options {
     num_blocks: u32,
-    /// Line `i mod n` answers submission `i`; `null` is hash mode.
+    /// Line `i + c mod n` answers choice `c` of submission `i`; `null` is hash mode.
     #[serde(default)]
     script: Option<Vec<Vec<u32>>>,
     /// Duration of a step in milliseconds.
@@ -193,11 +193,13 @@ impl Scripted {
         let garbage = here(faults.garbage_step);
         match self.compute(step) {
             Ok((mut status, ids)) => {
+                let logprobs = ids.iter().map(|id| logprob(id.cast_unsigned()));
+                let logprobs: Vec<f32> = logprobs.collect();
                 if garbage {
                     status.fill(77);
                 }
                 step.mark(Mark::DecodeDone);
-                step.publish(&status, &ids)?;
+                step.publish(&status, &ids, Some(&logprobs))?;
             }
             Err(message) => step.publish_error("PlanError", &message)?,
         }
@@ -206,15 +208,20 @@ impl Scripted {
 
     fn compute(&mut self, step: &Step) -> Result<(Vec<i32>, Vec<i32>), String> {
         self.apply_deltas(step)?;
+        self.copy_blocks(step)?;
         self.store_tokens(step)?;
         let rows = step.num_sampling_rows();
         let (mut statuses, mut ids) = (vec![status::OK; rows], vec![0; rows]);
         let indexes = step.slice::<i32>("output_index");
+        let choices = step.slice::<i32>("choice_index");
         let state_rows = step.slice::<i32>("sampling_rows");
         for (row, submission) in step.slice::<i64>("submission").iter().enumerate() {
             let place = (submission.cast_unsigned(), indexes[row].cast_unsigned());
             let id = match &self.options.script {
-                Some(script) => scripted_id(script, place, self.options.eos_id),
+                Some(script) => {
+                    let line = place.0 + u64::from(choices[row].cast_unsigned());
+                    scripted_id(script, (line, place.1), self.options.eos_id)
+                }
                 None => self.hashed_id(step, row)?,
             };
             ids[row] = id.cast_signed();
@@ -249,10 +256,24 @@ impl Scripted {
             target.copy_from_slice(&blocks[..count]);
             blocks = &blocks[count..];
         }
-        if step.slice::<i32>("block_copies").is_empty() {
-            return Ok(());
+        Ok(())
+    }
+
+    fn copy_blocks(&mut self, step: &Step) -> Result<(), String> {
+        let (copies, rest) = step.slice::<i32>("block_copies").as_chunks::<4>();
+        debug_assert!(rest.is_empty(), "four numbers make a copy");
+        let (blocks, size) = (self.options.num_blocks.cast_signed(), self.block_size);
+        for copy in copies {
+            let [source, destination, count, kind] = *copy;
+            let exists = |block: i32| (1..blocks).contains(&block);
+            if !exists(source) || !exists(destination) || kind != 0 || count as usize > size {
+                return Err(format!("block copy {copy:?}: the pool has {blocks} blocks"));
+            }
+            let first = source as usize * size;
+            let beginning = first..first + count as usize;
+            self.kv.copy_within(beginning, destination as usize * size);
         }
-        Err("block copies are not implemented by the scripted worker".to_owned())
+        Ok(())
     }
 
     fn store_tokens(&mut self, step: &Step) -> Result<(), String> {
@@ -298,7 +319,11 @@ impl Scripted {
     /// The next id of sampling row `row`, from the prefix that its token row has in KV.
     fn hashed_id(&self, step: &Step, row: usize) -> Result<u32, String> {
         let token = step.slice::<i32>("sampling_tokens")[row] as usize;
-        let state_row = step.slice::<i32>("sampling_rows")[row];
+        let ends = step.slice::<i32>("query_starts").iter().skip(1);
+        let index = ends.take_while(|&&end| end as usize <= token).count();
+        // A choice that is being forked has no table yet.
+        let state_row = step.slice::<i32>("rows")[index];
+        let choice = step.slice::<i32>("choice_index")[row];
         let length = step.slice::<i32>("positions")[token] as usize + 1;
         let mut prefix = Vec::with_capacity(length * 4);
         for position in 0..length {
@@ -310,17 +335,25 @@ impl Scripted {
             }
             prefix.extend_from_slice(&id.to_le_bytes());
         }
+        if choice > 0 {
+            prefix.extend_from_slice(&choice.to_le_bytes());
+        }
         Ok(next_id(&prefix, self.vocabulary, &self.skipped))
     }
 }
 
-/// `xxh3_64(prefix)` modulo the vocabulary, stepped over skipped ids.
+/// `xxh3_64(prefix)`, for further choices with their index as one more id, modulo the vocabulary, stepped over skipped ids.
 fn next_id(prefix: &[u8], vocabulary: u32, skipped: &HashSet<u32>) -> u32 {
     let mut id = (xxh3_64(prefix) % u64::from(vocabulary)) as u32;
     while skipped.contains(&id) {
         id = (id + 1) % vocabulary;
     }
     id
+}
+
+/// A made-up log probability that anybody can compute again from the id.
+fn logprob(id: u32) -> f32 {
+    -((xxh3_64(&id.to_le_bytes()) % 4096) as f32) / 256.0
 }
 
 fn scripted_id(script: &[Vec<u32>], (submission, index): (u64, u32), eos: u32) -> u32 {

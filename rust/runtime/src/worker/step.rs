@@ -212,18 +212,31 @@ impl Step {
         self.result_word(mark_word(mark), now_ns());
     }
 
-    /// Gives the result to the host: `[S]` status (0 ok, 1 NaN, 2 bad id, 3 not sampled) and `[S]` sampled ids.
+    /// Gives the result to the host: `[S]` status (0 ok, 1 NaN, 2 bad id, 3 not sampled), `[S]` sampled ids, and `[S]` their log
+    /// probabilities, which may be missing where no row asks for them.
     ///
     /// # Errors
-    /// [`PortError::Usage`] if a length is not `S` or the step was published before.
-    pub fn publish(&self, status: &[i32], ids: &[i32]) -> Result<(), PortError> {
+    /// [`PortError::Usage`] if a length is not `S`, what was asked for is missing, or the step was published before.
+    pub fn publish(
+        &self,
+        status: &[i32],
+        ids: &[i32],
+        logprobs: Option<&[f32]>,
+    ) -> Result<(), PortError> {
         let rows = self.num_sampling_rows();
-        if status.len() != rows || ids.len() != rows {
+        let given = logprobs.map_or(rows, <[f32]>::len);
+        if status.len() != rows || ids.len() != rows || given != rows {
             return Err(PortError::Usage(format!(
-                "step {} samples {rows} rows, published are {} status values and {} ids",
+                "step {} samples {rows} rows, published are {} status values, {} ids and {given} log probabilities",
                 self.number,
                 status.len(),
                 ids.len()
+            )));
+        }
+        if logprobs.is_none() && self.slice::<i32>("logprobs").iter().any(|&it| it >= 0) {
+            return Err(PortError::Usage(format!(
+                "step {} asks for log probabilities, none are published",
+                self.number
             )));
         }
         let layout = &self.arenas.layout;
@@ -231,6 +244,9 @@ impl Step {
         self.begin_publication()?;
         self.arenas.result.write(image + layout.status, status);
         self.arenas.result.write(image + layout.ids, ids);
+        if let Some(logprobs) = logprobs {
+            self.arenas.result.write(image + layout.logprobs, logprobs);
+        }
         self.result_word(result_word::ERROR, 0);
         self.end_publication();
         Ok(())

@@ -132,7 +132,7 @@ pub fn params(changes: Value) -> Value {
         "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": null, "logit_bias": [], "stop": [],
         "stop_token_ids": [], "ignore_eos": false, "include_stop_str_in_output": false,
         "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false,
-        "cache_salt": "", "cache_ttl": null, "cache_retention": 0
+        "cache_salt": "", "cache_ttl": null, "cache_retention": 0, "n": 1, "mean_logprob": false
     });
     merge(&mut params, changes);
     params

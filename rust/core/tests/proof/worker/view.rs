@@ -1,5 +1,6 @@
 //! What can be told of a worker without running it.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
@@ -18,9 +19,11 @@ impl Worker {
             return Suspect::Nobody;
         }
         let sampling = self.launched.iter().flat_map(|step| &step.sampling);
-        let last = sampling.max_by_key(|row| row.output_index);
+        // Of several choices, the first one computes.
+        let last = sampling.max_by_key(|row| (row.output_index, Reverse(row.choice_index)));
         last.map_or(Suspect::Anybody, |row| {
-            Suspect::Request(row.submission, row.output_index + 1)
+            let key = (row.submission, row.choice_index);
+            Suspect::Request(key, row.output_index + 1)
         })
     }
 
@@ -35,13 +38,13 @@ impl Worker {
     }
 
     /// Whether a launched step will report a draw of this request as failed.
-    pub(crate) fn refused(&self, submission: u64) -> bool {
+    pub(crate) fn refused(&self, key: (u64, u32)) -> bool {
         self.launched.iter().any(|step| {
             step.sampling
                 .iter()
                 .zip(&step.results)
                 .any(|(row, &(status, id))| {
-                    row.submission == submission
+                    (row.submission, row.choice_index) == key
                         && (status != RowStatus::Ok || id >= self.vocabulary)
                 })
         })
@@ -62,7 +65,8 @@ impl Worker {
         for step in &self.launched {
             (&step.results, step.touched.len()).hash(hasher);
             for sampling in &step.sampling {
-                (sampling.submission, sampling.output_index, sampling.row).hash(hasher);
+                (sampling.submission, sampling.choice_index).hash(hasher);
+                (sampling.output_index, sampling.row).hash(hasher);
             }
         }
     }

@@ -31,26 +31,26 @@ impl World {
     pub(super) fn check_no_stall(&self, plan: Option<&StepPlan>) -> Checked {
         let stats = self.core.stats();
         let full_pool = stats.used_blocks == stats.blocks;
-        let is_planned = |submission: u64| {
-            plan.is_some_and(|plan| plan.sampling.iter().any(|row| row.submission == submission))
+        let is_planned = |key: (u64, u32)| {
+            plan.is_some_and(|plan| {
+                let mut rows = plan.sampling.iter();
+                rows.any(|row| (row.submission, row.choice_index) == key)
+            })
         };
         // Nobody runs ahead of a row whose next token needs the one in flight.
         if let Some(entry) = self
             .model
             .open()
-            .find(|entry| entry.waits_for_flight() && !is_planned(entry.submission()))
+            .find(|entry| entry.waits_for_flight() && !is_planned(entry.key()))
         {
             return match plan {
                 None => Ok(()),
-                Some(_) => Err(format!(
-                    "invariant 31: {} was left behind",
-                    entry.submission()
-                )),
+                Some(_) => Err(format!("invariant 31: {:?} was left behind", entry.key())),
             };
         }
         for entry in self.model.open().filter(|entry| entry.decoding) {
-            let submission = entry.submission();
-            let planned = is_planned(submission);
+            let key = entry.key();
+            let planned = is_planned(key);
             let known = entry.request.prompt.len() as u32 + entry.committed + entry.in_flight;
             let needs_block = (known - 1).is_multiple_of(self.config.block_size);
             // Nothing sampled yet (its first draw was refused) is still a prompt.
@@ -60,11 +60,9 @@ impl World {
                 || entry.penalised()
                 || !entry.request.sampling.logit_bias.is_empty()
                 || (needs_block && full_pool)
-                || self.worker.refused(submission);
+                || self.worker.refused(key);
             if !planned && !exempt {
-                return Err(format!(
-                    "invariant 31: decoding {submission} is not in the plan"
-                ));
+                return Err(format!("invariant 31: decoding {key:?} is not in the plan"));
             }
         }
         Ok(())
