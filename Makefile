@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
-.PHONY: help setup serve test parity quality bench bench-kernels bench-peers bench-simulate bench-target soak clients gpu-check clean $(STAGES)
+.PHONY: help setup serve test parity quality bench bench-kernels bench-peers bench-simulate bench-target text soak clients gpu-check clean $(STAGES)
 
 help:  ## List the targets
 	@echo "Usage: make TARGET [NAME=value ...]"
@@ -123,6 +123,9 @@ bench-peers: setup  ## Measure Diptych against other engines on this CPU (instal
 
 bench-target: setup  ## Measure a target for the gap between tokens: four streams and a long prompt (two minutes)
 	$(BIN)/python bench/target_itl.py $(ARGS)
+
+text: setup  ## Run a million random sequences through released tokenizers (fetches 30 MB; minutes)
+	$(BIN)/python bench/text.py $(ARGS)
 
 soak: setup  ## Watch memory over a thousand requests, then kill workers twenty times under streams
 	$(BIN)/python bench/soak.py $(ARGS)

@@ -81,7 +81,7 @@ def test_a_character_split_between_prompt_and_output_belongs_to_the_output(pair:
     ours, _ = pair
     ids = ours.encode("\N{SNOWMAN}", add_special_tokens=False)
     assert len(ids) > 1
-    stream = TextStream(ours, prompt_tail=ids[:1])
+    stream = TextStream(ours, prompt=ids[:1])
     assert "".join(stream.push(id)[0] for id in ids[1:]) == "\N{SNOWMAN}"
 
 

@@ -231,6 +231,7 @@ pub(crate) fn text(py: Python<'_>, error: &Text) -> PyErr {
         Text::UnsupportedDecoder { .. } => {
             (TokenizerError::new_err(message), "unsupported_decoder")
         }
+        Text::Decode { .. } => (TokenizerError::new_err(message), "decode"),
         Text::Encode { .. } => (TokenizerError::new_err(message), "encode"),
         Text::TemplateSyntax { .. } => (TemplateError::new_err(message), "template_syntax"),
         Text::TemplateRefused { .. } => (TemplateError::new_err(message), "template_refused"),

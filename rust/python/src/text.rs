@@ -44,14 +44,21 @@ impl Tokenizer {
             .map_err(|error| errors::text(py, &error))
     }
 
-    #[pyo3(signature = (ids, *, skip_special_tokens = true))]
-    fn decode(&self, py: Python<'_>, ids: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {
+    #[pyo3(signature = (ids, *, skip_special_tokens = true, spaces_between_special_tokens = true))]
+    fn decode(
+        &self,
+        py: Python<'_>,
+        ids: Vec<u32>,
+        skip_special_tokens: bool,
+        spaces_between_special_tokens: bool,
+    ) -> PyResult<String> {
         let options = StreamOptions {
             skip_special_tokens,
+            spaces_between_special_tokens,
             ..StreamOptions::default()
         };
         py.detach(|| {
-            let mut stream = diptych_text::TextStream::new(Arc::clone(&self.table), options)?;
+            let mut stream = diptych_text::TextStream::new(Arc::clone(&self.table), options, &[])?;
             let mut text = String::new();
             for id in ids {
                 stream.push(id, &mut text);
@@ -60,6 +67,10 @@ impl Tokenizer {
             Ok(text)
         })
         .map_err(|error| errors::text(py, &error))
+    }
+
+    fn token(&self, id: u32) -> Option<String> {
+        self.tokenizer.token(id)
     }
 
     fn token_bytes<'py>(&self, py: Python<'py>, id: u32) -> Option<Bound<'py, PyBytes>> {
@@ -97,22 +108,23 @@ pub(crate) struct TextStream {
 #[pymethods]
 impl TextStream {
     #[new]
-    #[pyo3(signature = (tokenizer, *, stop = Vec::new(), include_stop = false, skip_special_tokens = true, prompt_tail = Vec::new()))]
+    #[pyo3(signature = (tokenizer, *, stop = Vec::new(), include_stop = false, skip_special_tokens = true, prompt = Vec::new()))]
     fn new(
         py: Python<'_>,
         tokenizer: &Tokenizer,
         stop: Vec<String>,
         include_stop: bool,
         skip_special_tokens: bool,
-        prompt_tail: Vec<u32>,
+        prompt: Vec<u32>,
     ) -> PyResult<Self> {
         let options = StreamOptions {
             stop,
             include_stop,
             skip_special_tokens,
-            prompt_tail,
+            ..StreamOptions::default()
         };
-        let stream = diptych_text::TextStream::new(Arc::clone(&tokenizer.table), options);
+        let table = Arc::clone(&tokenizer.table);
+        let stream = diptych_text::TextStream::new(table, options, &prompt);
         Ok(Self {
             stream: stream.map_err(|error| errors::text(py, &error))?,
             ended: false,
@@ -131,6 +143,12 @@ impl TextStream {
         self.refuse_after_end()?;
         self.stream.push_hidden(id);
         Ok(())
+    }
+
+    /// The bytes that wait for the rest of their character.
+    #[getter]
+    fn pending<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.stream.pending())
     }
 
     fn finish(&mut self) -> (String, Option<usize>) {

@@ -153,15 +153,14 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     let remaining = limits.max_model_len.saturating_sub(prompt_tokens);
     let max_tokens = params.max_tokens.unwrap_or(remaining.max(1));
     let table = shared.texts.tokenizer.table();
-    let tail = table.prompt_tail(&prompt, params.skip_special_tokens);
     let stream = StreamOptions {
         stop: params.stop.clone(),
         include_stop: params.include_stop_str_in_output,
         skip_special_tokens: params.skip_special_tokens,
-        prompt_tail: tail.to_vec(),
+        ..StreamOptions::default()
     };
     let streams: Result<Vec<TextStream>, TextError> = (0..params.n)
-        .map(|_| TextStream::new(Arc::clone(&table), stream.clone()))
+        .map(|_| TextStream::new(Arc::clone(&table), stream.clone(), &prompt))
         .collect();
     let streams =
         streams.map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))?;

@@ -14,10 +14,14 @@ pub enum TextError {
     InvalidTokenizer { path: PathBuf, reason: String },
 
     #[error(
-        "the tokenizer's decoder is {found}, which is not supported: only byte-level BPE is, that is a `decoder` of \
-         type ByteLevel, alone or as a Sequence of ByteLevel and Fuse"
+        "the tokenizer's decoder is {found}, whose {part} is not supported where it stands: first come any of Replace, \
+         Metaspace, WordPiece and Strip, then one of ByteLevel, ByteFallback, BPEDecoder and Fuse, then any of Fuse, Strip, \
+         Metaspace and Replace of a text"
     )]
-    UnsupportedDecoder { found: String },
+    UnsupportedDecoder { found: String, part: &'static str },
+
+    #[error("the tokenizer's decoder failed on one of its tokens: {reason}")]
+    Decode { reason: String },
 
     #[error("the tokenizer failed on this text: {reason}")]
     Encode { reason: String },

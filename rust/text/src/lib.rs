@@ -1,11 +1,13 @@
 //! Text for an inference engine, exact to the byte: tokenising, incremental detokenising, stop strings, chat templates.
 //!
-//! A token is a byte string. [`Tokenizer`] turns text into ids and gives the [`TokenTable`] that maps ids back to
-//! bytes; a [`TextStream`] per request turns the ids of an answer into text as they come. Three promises hold for any
-//! ids, any prompt and any chunking:
+//! A token is a byte string, in all common tokenizers. [`Tokenizer`] turns text into ids and gives the [`TokenTable`] that
+//! maps ids back to bytes; a [`TextStream`] per request turns the ids of an answer into text as they come. Where a
+//! decoder looks at neighbours, what it does to each token is in the table too, and the rest is done on the text as it
+//! comes. Three promises hold for any ids, any prompt and any chunking:
 //!
-//! 1. the joined deltas equal `String::from_utf8_lossy` of all bytes of the answer (see [`TextStream`] for characters
-//!    that the prompt began), which is what the tokenizer's own decoder gives;
+//! 1. the joined deltas equal the tokenizer's own decode of all ids, less what the prompt settled (see [`TextStream`]).
+//!    Bytes that are no UTF-8 are decoded as by `String::from_utf8_lossy`; so does the tokenizer's own decode, but that it
+//!    makes U+FFFD of each byte in a run of byte tokens (`<0x0A>`) if any of them is wrong;
 //! 2. a character is sent with the token that completes it, and bytes that can no longer become one are sent as U+FFFD
 //!    at once, so at most three bytes wait and a token costs the same at the end of an answer as at its start;
 //! 3. with stop strings, exactly the text before the earliest-completing match is sent, and at any moment only a suffix
@@ -14,8 +16,10 @@
 //! Nothing here starts a thread or keeps a global; everything may be used from any thread.
 
 mod chat;
+mod decoder;
 mod detokenizer;
 mod error;
+mod steps;
 mod stop;
 mod stream;
 mod table;

@@ -27,21 +27,31 @@ struct Prefix {
     length: usize,
 }
 
-/// Searches text that comes in pieces.
+/// What is held back in one of the automaton's states.
+#[derive(Debug, Clone, Copy, Default)]
+struct Holding {
+    /// The longest end of the text that may still win, where all later completions count.
+    armed: Prefix,
+    /// The longest that begins any stop string: what completes inside it may not count.
+    unarmed: Prefix,
+}
+
+/// Searches text that comes token by token.
 ///
 /// The match that *completes* first wins; of those that complete with the same byte, the longest, that is the one that
 /// starts first. So the outcome depends on the text alone, never on how it was cut into tokens or on the order of the
-/// list. A stop string that contains another one completing earlier can never win; such strings are left out, and what
-/// is held back is exactly what may become part of the winning match.
+/// list. A stop string that contains another one completing earlier can win only where that one did not count; what is
+/// held back is exactly what may become part of the winning match.
 #[derive(Debug)]
 pub(crate) struct StopMatcher {
     automaton: NFA,
     stops: Vec<String>,
     /// Index into `stops` of each of the automaton's patterns.
     pattern_stops: Vec<usize>,
-    /// What the automaton's states stand for: the longest suffix of the text that begins some stop string.
-    prefixes: HashMap<StateID, Prefix>,
+    holdings: HashMap<StateID, Holding>,
     include_stop: bool,
+    /// Tokens in which completions do not count.
+    unarmed: u32,
     start: StateID,
     state: StateID,
     held: Prefix,
@@ -49,43 +59,60 @@ pub(crate) struct StopMatcher {
 
 impl StopMatcher {
     /// `None` if there is nothing to search for.
-    pub(crate) fn new(stops: Vec<String>, include_stop: bool) -> Result<Option<Self>, TextError> {
+    pub(crate) fn new(
+        stops: Vec<String>,
+        include_stop: bool,
+        min_tokens: u32,
+    ) -> Result<Option<Self>, TextError> {
         check_limits(&stops)?;
         if stops.is_empty() {
             return Ok(None);
         }
-        let pattern_stops = winnable(&stops);
+        let pattern_stops = distinct(&stops);
         let automaton = build(pattern_stops.iter().map(|&stop| &stops[stop]));
         let start = start_state(&automaton);
-        let prefixes = name_states(&automaton, &stops, &pattern_stops);
+        let holdings = holdings(&automaton, &stops, &pattern_stops);
         Ok(Some(Self {
             automaton,
             stops,
             pattern_stops,
-            prefixes,
+            holdings,
             include_stop,
+            unarmed: min_tokens,
             start,
             state: start,
             held: Prefix::default(),
         }))
     }
 
-    /// Takes the next text and appends to `out` what may be sent. After a match nothing more may be given.
+    /// Takes the text of the next token and appends to `out` what may be sent. After a match nothing more may be given.
     pub(crate) fn push(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
+        let armed = self.unarmed == 0;
+        self.pass_token();
         for (index, &byte) in text.as_bytes().iter().enumerate() {
             self.state = self.automaton.next_state(Anchored::No, self.state, byte);
-            if self.automaton.is_match(self.state) {
+            if armed && self.automaton.is_match(self.state) {
                 return Some(self.end_at(text, index + 1, out));
             }
         }
         let next = if self.state == self.start {
             Prefix::default()
         } else {
-            self.prefixes[&self.state]
+            let holding = self.holdings[&self.state];
+            if self.unarmed == 0 {
+                holding.armed
+            } else {
+                holding.unarmed
+            }
         };
         self.send(text, self.held.length + text.len() - next.length, out);
         self.held = next;
         None
+    }
+
+    /// Counts a token that has no text.
+    pub(crate) fn pass_token(&mut self) {
+        self.unarmed = self.unarmed.saturating_sub(1);
     }
 
     /// Ends the text without a match: what was held back is text after all.
@@ -163,41 +190,61 @@ fn start_state(automaton: &NFA) -> StateID {
         .expect("a standard automaton searches unanchored")
 }
 
-/// Indexes of the stop strings that can win: each once, and none that contains another one ending before its own end.
-fn winnable(stops: &[String]) -> Vec<usize> {
+/// Indexes of the stop strings, each once.
+fn distinct(stops: &[String]) -> Vec<usize> {
     let mut seen = HashSet::new();
-    let distinct: Vec<usize> = (0..stops.len())
+    (0..stops.len())
         .filter(|&stop| seen.insert(&stops[stop]))
-        .collect();
-    if distinct.len() < 2 {
-        return distinct;
-    }
-    let automaton = build(distinct.iter().map(|&stop| &stops[stop]));
-    let ends_early = |stop: &str| {
-        let mut state = start_state(&automaton);
-        stop.as_bytes()[..stop.len() - 1].iter().any(|&byte| {
-            state = automaton.next_state(Anchored::No, state, byte);
-            automaton.is_match(state)
-        })
-    };
-    distinct
-        .into_iter()
-        .filter(|&stop| !ends_early(&stops[stop]))
         .collect()
 }
 
-/// Walking a pattern from the start visits the states that stand for its prefixes.
-fn name_states(automaton: &NFA, stops: &[String], patterns: &[usize]) -> HashMap<StateID, Prefix> {
-    let mut prefixes = HashMap::new();
+/// What is held back in each state that a text can end in. Walking a pattern from the start visits the states that stand
+/// for its prefixes; the same walk one byte later visits what each falls back to.
+fn holdings(automaton: &NFA, stops: &[String], patterns: &[usize]) -> HashMap<StateID, Holding> {
+    let start = start_state(automaton);
+    let mut begun: HashMap<StateID, Holding> = HashMap::new();
+    // (length, state, what it falls back to)
+    let mut states: Vec<(usize, StateID, StateID)> = Vec::new();
     for &stop in patterns {
-        let mut state = start_state(automaton);
-        for (index, &byte) in stops[stop].as_bytes().iter().enumerate() {
+        let text = stops[stop].as_bytes();
+        let (mut state, mut fallback) = (start, start);
+        let mut path = Vec::with_capacity(text.len());
+        let mut decided = 0;
+        for (index, &byte) in text.iter().enumerate() {
             state = automaton.next_state(Anchored::No, state, byte);
-            prefixes.entry(state).or_insert(Prefix {
-                stop,
-                length: index + 1,
-            });
+            if index > 0 {
+                fallback = automaton.next_state(Anchored::No, fallback, byte);
+            }
+            let length = index + 1;
+            path.push((length, state, fallback));
+            // Before a text can become this stop string, it completes another one.
+            if length < text.len() && automaton.is_match(state) {
+                decided = length;
+            }
         }
+        for &(length, state, _) in &path[..text.len() - 1] {
+            let prefix = Prefix { stop, length };
+            let holding = begun.entry(state).or_default();
+            holding.unarmed = prefix;
+            if length >= decided {
+                holding.armed = prefix;
+            }
+        }
+        states.extend(path);
     }
-    prefixes
+    states.sort_unstable_by_key(|&(length, ..)| length);
+    let mut holdings: HashMap<StateID, Holding> = HashMap::with_capacity(states.len());
+    for (_, state, fallback) in states {
+        let shorter = holdings.get(&fallback).copied().unwrap_or_default();
+        let own = begun.get(&state).copied().unwrap_or_default();
+        let longer = |own: Prefix, shorter| if own.length > 0 { own } else { shorter };
+        holdings.insert(
+            state,
+            Holding {
+                armed: longer(own.armed, shorter.armed),
+                unarmed: longer(own.unarmed, shorter.unarmed),
+            },
+        );
+    }
+    holdings
 }

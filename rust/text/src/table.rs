@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use crate::decoder::{Contribution, DecodingPlan};
+use crate::steps::TextSteps;
+
 /// What one token contributes to the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
@@ -21,12 +24,13 @@ impl<'a> Piece<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     start: u32,
     length: u32,
     kind: Kind,
     special: bool,
+    fallback: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,44 +40,99 @@ enum Kind {
     Bytes,
 }
 
+/// A token that shows in the text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shown {
+    id: u32,
+    entry: Entry,
+}
+
+impl Shown {
+    pub(crate) fn is_special(self) -> bool {
+        self.entry.special
+    }
+
+    /// Whether it is a byte that runs together with such bytes before and after it.
+    pub(crate) fn is_fallback(self) -> bool {
+        self.entry.fallback
+    }
+}
+
 /// The exact bytes of every token id, and which ids are special. Immutable and shared by all requests.
 #[derive(Debug)]
 pub struct TokenTable {
     entries: Vec<Entry>,
+    /// What the tokens give as the first of a text, where that is something else for any of them.
+    first: Option<Vec<Entry>>,
     // Valid tokens are kept apart in a `String`, so that giving one out as `&str` costs two boundary checks, not a
     // validation.
     text: String,
     bytes: Vec<u8>,
+    steps: TextSteps,
+    has_runs: bool,
 }
 
 impl TokenTable {
-    /// Builds a table from `(bytes, special)` per id, in order of id; `None` for an id that names no token.
+    /// Builds a table from `(bytes, special)` per id, in order of id; `None` for an id that names no token. The text is
+    /// then the bytes, one after the other.
     ///
     /// # Panics
     /// If all tokens together have 4 GiB or more.
     #[must_use]
     pub fn new(tokens: impl IntoIterator<Item = Option<(Vec<u8>, bool)>>) -> Self {
-        let mut table = Self {
-            entries: Vec::new(),
-            text: String::new(),
-            bytes: Vec::new(),
-        };
+        let mut table = Self::empty(TextSteps::new(Vec::new(), true, false));
         for token in tokens {
             let entry = match token {
-                Some((bytes, special)) => table.store(&bytes, special),
-                None => Entry {
-                    start: 0,
-                    length: 0,
-                    kind: Kind::Unknown,
-                    special: false,
-                },
+                Some((bytes, special)) => table.store(&bytes, special, false),
+                None => UNKNOWN,
             };
             table.entries.push(entry);
         }
         table
     }
 
-    fn store(&mut self, bytes: &[u8], special: bool) -> Entry {
+    /// Builds a table from the tokens as the vocabulary has them, and whether each is special.
+    ///
+    /// # Errors
+    /// What the library says of a token that its decoder fails on.
+    pub(crate) fn decoded(
+        plan: &DecodingPlan,
+        tokens: impl IntoIterator<Item = Option<(String, bool)>>,
+    ) -> Result<Self, String> {
+        let steps = TextSteps::new(plan.text_steps.clone(), plan.fused, plan.has_runs());
+        let mut table = Self::empty(steps);
+        table.has_runs = plan.has_runs();
+        let mut first = Vec::new();
+        for token in tokens {
+            let Some((token, special)) = token else {
+                table.entries.push(UNKNOWN);
+                first.push(UNKNOWN);
+                continue;
+            };
+            let contribution: Contribution = plan.contribution(token)?;
+            let entry = table.store(&contribution.bytes, special, contribution.fallback);
+            table.entries.push(entry);
+            first.push(match contribution.first {
+                Some(bytes) => table.store(&bytes, special, contribution.fallback),
+                None => entry,
+            });
+        }
+        table.first = (first != table.entries).then_some(first);
+        Ok(table)
+    }
+
+    fn empty(steps: TextSteps) -> Self {
+        Self {
+            entries: Vec::new(),
+            first: None,
+            text: String::new(),
+            bytes: Vec::new(),
+            steps,
+            has_runs: false,
+        }
+    }
+
+    fn store(&mut self, bytes: &[u8], special: bool, fallback: bool) -> Entry {
         let (start, kind) = if let Ok(text) = std::str::from_utf8(bytes) {
             self.text.push_str(text);
             (self.text.len() - text.len(), Kind::Text)
@@ -86,6 +145,7 @@ impl TokenTable {
             length: u32::try_from(bytes.len()).expect("a token's bytes fit in 4 GiB"),
             kind,
             special,
+            fallback,
         }
     }
 
@@ -100,7 +160,8 @@ impl TokenTable {
         self.entries.is_empty()
     }
 
-    /// The bytes of a token; `None` for an id that names no token (a gap, or past the end: models pad vocabularies).
+    /// The bytes of a token that others precede; `None` for an id that names no token (a gap, or past the end: models
+    /// pad vocabularies).
     #[must_use]
     pub fn bytes(&self, id: u32) -> Option<&[u8]> {
         self.piece(id).map(Piece::as_bytes)
@@ -109,27 +170,55 @@ impl TokenTable {
     /// As [`bytes`](Self::bytes), knowing whether they are whole characters.
     #[must_use]
     pub fn piece(&self, id: u32) -> Option<Piece<'_>> {
-        self.entries
-            .get(id as usize)
-            .and_then(|entry| self.piece_of(entry))
+        let shown = self.shown(id, false)?;
+        Some(self.piece_of(shown.entry))
     }
 
-    /// What an id contributes to the text: `None` if it names no token, or a special one where those are skipped.
-    pub(crate) fn visible(&self, id: u32, skip_special_tokens: bool) -> Option<Piece<'_>> {
-        let entry = self.entries.get(id as usize)?;
-        if skip_special_tokens && entry.special {
-            return None;
-        }
-        self.piece_of(entry)
+    /// `None` if an id names no token, or a special one where those are skipped.
+    #[inline]
+    pub(crate) fn shown(&self, id: u32, skip_special_tokens: bool) -> Option<Shown> {
+        let entry = *self.entries.get(id as usize)?;
+        let hidden = entry.kind == Kind::Unknown || (skip_special_tokens && entry.special);
+        (!hidden).then_some(Shown { id, entry })
     }
 
-    fn piece_of(&self, entry: &Entry) -> Option<Piece<'_>> {
+    /// What a token contributes to the text where others precede it.
+    #[inline]
+    pub(crate) fn piece_after_others(&self, shown: Shown) -> Piece<'_> {
+        self.piece_of(shown.entry)
+    }
+
+    /// What it contributes as the first.
+    pub(crate) fn piece_as_first(&self, shown: Shown) -> Piece<'_> {
+        let first = self.first.as_ref();
+        self.piece_of(first.map_or(shown.entry, |first| first[shown.id as usize]))
+    }
+
+    /// Whether what a token contributes depends on whether others precede it.
+    #[inline]
+    pub(crate) fn depends_on_place(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// Whether a token ends the run of byte tokens before it though it has no text itself.
+    #[inline]
+    pub(crate) fn ends_run(&self, piece: Piece<'_>) -> bool {
+        self.has_runs && piece == Piece::Text("")
+    }
+
+    /// What the decoder does beyond the table, at the beginning of a text.
+    pub(crate) fn steps(&self) -> &TextSteps {
+        &self.steps
+    }
+
+    #[inline]
+    fn piece_of(&self, entry: Entry) -> Piece<'_> {
         let range: Range<usize> =
             entry.start as usize..entry.start as usize + entry.length as usize;
         match entry.kind {
-            Kind::Unknown => None,
-            Kind::Text => Some(Piece::Text(&self.text[range])),
-            Kind::Bytes => Some(Piece::Bytes(&self.bytes[range])),
+            Kind::Text => Piece::Text(&self.text[range]),
+            Kind::Bytes => Piece::Bytes(&self.bytes[range]),
+            Kind::Unknown => Piece::Text(""),
         }
     }
 
@@ -147,20 +236,12 @@ impl TokenTable {
             .filter(|(_, entry)| entry.special)
             .map(|(id, _)| id)
     }
-
-    /// The shortest suffix of a prompt that settles whether its text ends inside a character: as many ids as hold three
-    /// visible bytes. It is what `StreamOptions::prompt_tail` needs; more does no harm.
-    #[must_use]
-    pub fn prompt_tail<'p>(&self, prompt: &'p [u32], skip_special_tokens: bool) -> &'p [u32] {
-        let mut bytes = 0;
-        for (index, &id) in prompt.iter().enumerate().rev() {
-            bytes += self
-                .visible(id, skip_special_tokens)
-                .map_or(0, |piece| piece.as_bytes().len());
-            if bytes >= 3 {
-                return &prompt[index..];
-            }
-        }
-        prompt
-    }
 }
+
+const UNKNOWN: Entry = Entry {
+    start: 0,
+    length: 0,
+    kind: Kind::Unknown,
+    special: false,
+    fallback: false,
+};

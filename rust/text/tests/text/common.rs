@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use diptych_text::{StopMatch, StreamOptions, TextStream, TokenTable, Tokenizer};
+use proptest::test_runner::Config as ProptestConfig;
 use serde_json::{Value, json};
 
 /// Tokens beside the 256 single bytes: words, cut and broken characters, whole characters.
@@ -164,7 +165,17 @@ impl Streamed {
 
 /// Pushes `ids` one by one until a stop matches, then finishes; the last delta is what `finish` gave.
 pub(crate) fn stream(table: &Arc<TokenTable>, options: StreamOptions, ids: &[u32]) -> Streamed {
-    let mut stream = TextStream::new(Arc::clone(table), options).unwrap();
+    stream_after(table, options, &[], ids)
+}
+
+/// As [`stream`], for the answer to a prompt.
+pub(crate) fn stream_after(
+    table: &Arc<TokenTable>,
+    options: StreamOptions,
+    prompt: &[u32],
+    ids: &[u32],
+) -> Streamed {
+    let mut stream = TextStream::new(Arc::clone(table), options, prompt).unwrap();
     let mut deltas = Vec::new();
     let mut found = None;
     for &id in ids {
@@ -179,6 +190,16 @@ pub(crate) fn stream(table: &Arc<TokenTable>, options: StreamOptions, ids: &[u32
     found = found.or(stream.finish(&mut delta));
     deltas.push(delta);
     Streamed { deltas, found }
+}
+
+/// `PROPTEST_CASES` counts where it is set, for a long run.
+pub(crate) fn cases(usual: u32) -> ProptestConfig {
+    let long = std::env::var_os("PROPTEST_CASES").is_some();
+    let config = ProptestConfig::default();
+    ProptestConfig {
+        cases: if long { config.cases } else { usual },
+        ..config
+    }
 }
 
 pub(crate) fn stops<S: AsRef<str>>(stop: &[S]) -> StreamOptions {

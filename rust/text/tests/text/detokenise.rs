@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{added, bytes_ids, id, oracle, stream, table};
+use crate::common::{added, bytes_ids, cases, id, oracle, stream, stream_after, table};
 use diptych_text::{Detokenizer, StreamOptions, TextStream, TokenTable};
 use proptest::prelude::*;
 
@@ -60,7 +60,7 @@ fn a_character_of_many_tokens_arrives_whole_with_its_last_byte() {
 #[test]
 fn impossible_bytes_are_sent_at_once_and_nothing_piles_up() {
     let table = table();
-    let mut stream = TextStream::new(Arc::clone(&table), StreamOptions::default()).unwrap();
+    let mut stream = TextStream::new(Arc::clone(&table), StreamOptions::default(), &[]).unwrap();
     for _ in 0..2_000 {
         let mut delta = String::new();
         stream.push(0x80, &mut delta);
@@ -135,11 +135,8 @@ fn the_last_token_gives_its_text_and_the_end_gives_what_waits() {
 fn a_character_begun_by_the_prompt_belongs_to_the_output_whole() {
     let table = table();
     let after = |prompt: &[u8], output: &[u8]| {
-        let options = StreamOptions {
-            prompt_tail: bytes_ids(prompt),
-            ..StreamOptions::default()
-        };
-        stream(&table, options, &bytes_ids(output)).deltas.concat()
+        let options = StreamOptions::default();
+        stream_after(&table, options, &bytes_ids(prompt), &bytes_ids(output)).text()
     };
     assert_eq!(after(b"cost: \xE2\x82", b"\xAC 5"), "€ 5");
     assert_eq!(after(b"\xF0\x9F\x98", b"\x80"), "😀");
@@ -156,7 +153,7 @@ fn hidden_and_skipped_tokens_leave_a_begun_character_waiting() {
         skip_special_tokens: true,
         ..StreamOptions::default()
     };
-    let mut stream = TextStream::new(Arc::clone(&table), options).unwrap();
+    let mut stream = TextStream::new(Arc::clone(&table), options, &[]).unwrap();
     let mut out = String::new();
     stream.push(id(b"\xE2\x82"), &mut out);
     stream.push(added("<|end|>"), &mut out);
@@ -166,16 +163,6 @@ fn hidden_and_skipped_tokens_leave_a_begun_character_waiting() {
     assert_eq!(out, "€");
     assert_eq!(stream.finish(&mut out), None);
     assert_eq!(out, "€");
-}
-
-#[test]
-fn the_prompt_tail_is_as_short_as_can_be() {
-    let table = table();
-    let end = added("<|end|>");
-    let prompt = [u32::from(b'a'), id(b" the"), id(b"\xE2\x82"), end, end];
-    assert_eq!(table.prompt_tail(&prompt, true), &prompt[1..]);
-    assert_eq!(table.prompt_tail(&prompt, false), &prompt[4..]);
-    assert_eq!(table.prompt_tail(&prompt[..1], false), &prompt[..1]);
 }
 
 /// Any id of the table and a few beyond; broken and whole tokens in equal parts.
@@ -189,15 +176,15 @@ fn any_ids(length: usize) -> impl Strategy<Value = Vec<u32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+    #![proptest_config(cases(10_000))]
 
     #[test]
     fn joined_deltas_equal_decoding_everything_at_once(
         prompt in any_ids(12), output in any_ids(40), skip in any::<bool>(),
     ) {
         let (table, oracle) = CONTEXT.with(|context| (Arc::clone(&context.0), context.1.clone()));
-        let options = StreamOptions { skip_special_tokens: skip, prompt_tail: prompt.clone(), ..StreamOptions::default() };
-        let streamed = stream(&table, options, &output);
+        let options = StreamOptions { skip_special_tokens: skip, ..StreamOptions::default() };
+        let streamed = stream_after(&table, options, &prompt, &output);
         let all = [prompt.clone(), output.clone()].concat();
         let whole = String::from_utf8_lossy(&bytes_of(&table, &all, skip)).into_owned();
         prop_assert_eq!(&whole, &oracle.decode(&all, skip).unwrap());

@@ -2,6 +2,10 @@
 
 mod chat;
 mod common;
+mod decoders;
 mod detokenise;
+mod exact;
+mod kinds;
 mod stop;
+mod threads;
 mod tokenizer;

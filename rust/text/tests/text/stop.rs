@@ -7,11 +7,20 @@ use diptych_text::{
 };
 use proptest::prelude::*;
 
-use crate::common::{added, bytes_ids, id, stops, stream, table};
+use crate::common::{added, bytes_ids, cases, id, stops, stream, stream_after, table};
 
 /// The earliest-completing match, the longest of those: `(start, end, its text)`. The definition, spelled out.
 fn first_match<'s>(text: &str, stops: &'s [String]) -> Option<(usize, usize, &'s str)> {
-    (1..=text.len()).find_map(|end| {
+    first_match_after(0, text, stops)
+}
+
+/// As [`first_match`], of those that complete after byte `floor`.
+fn first_match_after<'s>(
+    floor: usize,
+    text: &str,
+    stops: &'s [String],
+) -> Option<(usize, usize, &'s str)> {
+    (floor + 1..=text.len()).find_map(|end| {
         stops
             .iter()
             .filter(|stop| text.as_bytes()[..end].ends_with(stop.as_bytes()))
@@ -21,10 +30,14 @@ fn first_match<'s>(text: &str, stops: &'s [String]) -> Option<(usize, usize, &'s
 }
 
 /// How many bytes at the end of `text` some continuation makes part of the match: the definition, by trying them all.
-fn must_hold(text: &str, stops: &[String]) -> usize {
+///
+/// `floor`: completions up to that byte do not count; `None` while those in further tokens do not either.
+fn must_hold(floor: Option<usize>, text: &str, stops: &[String]) -> usize {
     let wins = |stop: &str, length: usize| {
         let continued = format!("{text}{}", &stop[length..]);
-        first_match(&continued, stops) == Some((text.len() - length, continued.len(), stop))
+        let floor = floor.unwrap_or(continued.len() - 1);
+        first_match_after(floor, &continued, stops)
+            == Some((text.len() - length, continued.len(), stop))
     };
     stops
         .iter()
@@ -79,7 +92,7 @@ fn a_stop_that_ends_inside_a_token_drops_the_rest_of_that_token() {
 
 #[test]
 fn a_hidden_stop_token_removes_no_visible_text() {
-    let mut stream = TextStream::new(table(), stops(&["never"])).unwrap();
+    let mut stream = TextStream::new(table(), stops(&["never"]), &[]).unwrap();
     let mut out = String::new();
     assert_eq!(stream.push(id(b" the"), &mut out), None);
     stream.push_hidden(added("<|end|>"));
@@ -152,23 +165,15 @@ fn a_stop_that_can_never_win_holds_nothing_back() {
 
 #[test]
 fn a_stop_is_looked_for_in_the_output_alone() {
-    let options = StreamOptions {
-        prompt_tail: bytes_ids(b"User"),
-        ..stops(&["User:"])
-    };
-    assert_eq!(
-        stream(&table(), options, &bytes_ids(b": hi")).text(),
-        ": hi"
-    );
+    let (prompt, output) = (bytes_ids(b"User"), bytes_ids(b": hi"));
+    let streamed = stream_after(&table(), stops(&["User:"]), &prompt, &output);
+    assert_eq!(streamed.text(), ": hi");
 }
 
 #[test]
 fn a_stop_may_begin_with_a_character_that_the_prompt_began() {
-    let options = StreamOptions {
-        prompt_tail: bytes_ids(b"\xE2\x82"),
-        ..stops(&["€"])
-    };
-    let streamed = stream(&table(), options, &bytes_ids(b"\xAC"));
+    let (prompt, output) = (bytes_ids(b"\xE2\x82"), bytes_ids(b"\xAC"));
+    let streamed = stream_after(&table(), stops(&["€"]), &prompt, &output);
     assert_eq!(
         (streamed.text().as_str(), streamed.found),
         ("", Some(StopMatch { stop_index: 0 }))
@@ -193,6 +198,7 @@ fn stop_lists_are_honoured_or_refused() {
                 stop,
                 ..StreamOptions::default()
             },
+            &[],
         )
     };
     let error = |stop| new(stop).unwrap_err();
@@ -268,7 +274,7 @@ fn tangled_ids() -> impl Strategy<Value = Vec<u32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+    #![proptest_config(cases(10_000))]
 
     #[test]
     fn streamed_text_is_the_text_before_the_first_match(
@@ -292,17 +298,94 @@ proptest! {
         stop in proptest::collection::vec(tangled(1..6), 1..5), ids in tangled_ids(),
     ) {
         let table = TABLE.with(Arc::clone);
-        let mut plain = TextStream::new(Arc::clone(&table), StreamOptions::default()).unwrap();
-        let mut stopping = TextStream::new(table, stops(&stop)).unwrap();
+        let mut plain = TextStream::new(Arc::clone(&table), StreamOptions::default(), &[]).unwrap();
+        let mut stopping = TextStream::new(table, stops(&stop), &[]).unwrap();
         let (mut decoded, mut sent) = (String::new(), String::new());
         for &id in &ids {
             plain.push(id, &mut decoded);
             if stopping.push(id, &mut sent).is_some() {
                 break;
             }
-            let held = must_hold(&decoded, &stop);
+            let held = must_hold(Some(0), &decoded, &stop);
             prop_assert_eq!(&sent, &decoded[..decoded.len() - held]);
             prop_assert_eq!(stopping.held_back(), &decoded[decoded.len() - held..]);
+        }
+    }
+}
+
+#[test]
+fn a_stop_that_completes_within_min_tokens_does_not_count() {
+    let table = table();
+    let outcome = |stop: &[&str], min_tokens| {
+        let options = StreamOptions {
+            min_tokens,
+            ..stops(stop)
+        };
+        let streamed = stream(&table, options, &bytes_ids(b"xabcdxab"));
+        (
+            streamed.deltas,
+            streamed.found.map(|found| found.stop_index),
+        )
+    };
+    let (deltas, found) = outcome(&["ab"], 3);
+    assert_eq!((deltas.concat().as_str(), found), ("xabcdx", Some(0)));
+    // It may begin within them.
+    let (deltas, found) = outcome(&["abcd", "bc"], 4);
+    assert_eq!((deltas.concat().as_str(), found), ("x", Some(0)));
+    // "bc" does not count, so that "abcd" may still come: it is held back.
+    assert_eq!(deltas, ["x", "", "", "", "", ""]);
+    let (deltas, found) = outcome(&["abcd", "bc"], 3);
+    assert_eq!((deltas.concat().as_str(), found), ("xa", Some(1)));
+    let (deltas, found) = outcome(&["abcd", "bc"], 8);
+    assert_eq!((deltas.concat().as_str(), found), ("xabcdxab", None));
+}
+
+#[test]
+fn tokens_without_text_count_for_min_tokens() {
+    let options = || StreamOptions {
+        min_tokens: 2,
+        skip_special_tokens: true,
+        ..stops(&["a"])
+    };
+    let end = added("<|end|>");
+    let streamed = stream(&table(), options(), &[end, 9_999_999, id(b"a")]);
+    assert_eq!(streamed.found, Some(StopMatch { stop_index: 0 }));
+    let mut stream = TextStream::new(table(), options(), &[]).unwrap();
+    let mut out = String::new();
+    stream.push_hidden(end);
+    assert_eq!(stream.push(id(b"a"), &mut out), None);
+    assert_eq!(
+        stream.push(id(b"a"), &mut out),
+        Some(StopMatch { stop_index: 0 })
+    );
+    assert_eq!(out, "a");
+}
+
+proptest! {
+    #![proptest_config(cases(10_000))]
+
+    #[test]
+    fn min_tokens_ignores_what_completes_in_them_and_holds_back_what_may_win_after(
+        stop in proptest::collection::vec(tangled(1..6), 1..5), ids in tangled_ids(), min_tokens in 0..12u32,
+    ) {
+        let table = TABLE.with(Arc::clone);
+        let mut plain = TextStream::new(Arc::clone(&table), StreamOptions::default(), &[]).unwrap();
+        let mut stopping = TextStream::new(table, StreamOptions { min_tokens, ..stops(&stop) }, &[]).unwrap();
+        let (mut decoded, mut sent, mut floor) = (String::new(), String::new(), 0);
+        for (tokens, &id) in (1..).zip(&ids) {
+            plain.push(id, &mut decoded);
+            if tokens <= min_tokens {
+                floor = decoded.len();
+            }
+            let expected = first_match_after(floor, &decoded, &stop);
+            let found = stopping.push(id, &mut sent);
+            prop_assert_eq!(found.is_some(), expected.is_some());
+            if let Some((start, ..)) = expected {
+                prop_assert_eq!(sent, &decoded[..start]);
+                break;
+            }
+            let held = must_hold((tokens >= min_tokens).then_some(floor), &decoded, &stop);
+            prop_assert_eq!(&sent, &decoded[..decoded.len() - held]);
         }
     }
 }

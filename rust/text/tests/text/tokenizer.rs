@@ -117,30 +117,29 @@ fn truncation_and_padding_left_in_a_file_do_not_touch_a_prompt() {
 }
 
 #[test]
-fn a_sequence_of_byte_level_and_fuse_is_byte_level() {
-    let byte_level = tokenizer_json()["decoder"].clone();
+fn decoders_that_give_no_text_before_they_have_seen_all_of_it_are_refused_by_name() {
     let sequence = |parts: Value| load_with_decoder(json!({"type": "Sequence", "decoders": parts}));
-    assert!(sequence(json!([byte_level])).is_ok());
-    assert!(sequence(json!([byte_level, {"type": "Fuse"}])).is_ok());
-    let refused =
-        sequence(json!([byte_level, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]));
-    assert!(error(refused).contains("Sequence[ByteLevel, Strip]"));
-    assert!(error(sequence(json!([]))).contains("Sequence[]"));
-}
-
-#[test]
-fn other_decoders_are_refused_by_name() {
-    let metaspace =
-        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
-    let text = error(load_with_decoder(metaspace));
-    assert!(
-        text.contains("decoder is Metaspace") && text.contains("byte-level BPE"),
-        "{text}"
-    );
-    assert!(error(load_with_decoder(Value::Null)).contains("decoder is missing"));
-    let fallback =
-        json!({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]});
-    assert!(error(load_with_decoder(fallback)).contains("Sequence[ByteFallback, Fuse]"));
+    let byte_level = tokenizer_json()["decoder"].clone();
+    let fuse = json!({"type": "Fuse"});
+    let pattern = json!({"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"});
+    let speech =
+        json!({"type": "CTC", "pad_token": "-", "word_delimiter_token": "|", "cleanup": true});
+    for (parts, part) in [
+        (json!([fuse, byte_level]), "ByteLevel"),
+        (json!([fuse, {"type": "ByteFallback"}]), "ByteFallback"),
+        (
+            json!([fuse, {"type": "WordPiece", "prefix": "##", "cleanup": true}]),
+            "WordPiece",
+        ),
+        (json!([fuse, pattern]), "Replace"),
+        (json!([speech]), "CTC"),
+    ] {
+        let text = error(sequence(parts));
+        assert!(
+            text.contains("Sequence[") && text.contains(&format!("whose {part} is not")),
+            "{text}"
+        );
+    }
 }
 
 #[test]
