@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import msgspec
 
@@ -20,7 +21,8 @@ MAX_CHOICES = 128
 class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sampling settings of one request; `validate` checks them, and every engine call does so first.
 
-    - `max_tokens`: output tokens at most; None for as many as the context holds.
+    - `max_tokens`: output tokens at most; None for as many as the context holds. `min_tokens`: before so many, no stop
+      string, stop id or end of sequence ends the output; such ids cannot be sampled.
     - `temperature`: 0..100, below 1e-5 greedy. `top_k`: -1 or 0 off. `top_p`: (0, 1]. `min_p`: [0, 1].
     - `presence_penalty`, `frequency_penalty`: -2..2. `repetition_penalty`: above 0.
     - `seed`: int64; None draws one. `logit_bias`: token id to -100..100.
@@ -31,7 +33,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `best_of`: draw this many outputs and give the `n` whose tokens have the highest mean log probability, best first,
       once all have ended; 1..128, at least `n`. The log probabilities are those with penalties and bias, before
       temperature.
-    - `skip_special_tokens`: leave special tokens out of the text. `return_prompt_ids`: the first output has them.
+    - `skip_special_tokens`: leave special tokens out of the text. `spaces_between_special_tokens`: False drops the space
+      that WordPiece tokenizers and those without a decoder put between two special tokens in a row; others put none.
+      `return_prompt_ids`: the first output has them.
     - `target_itl_ms`: how long the gap between two tokens may be, instead of the engine's own setting; the strictest of
       the running requests decides how much of others' prompts is computed beside them.
     - `priority`: 0..255, lower goes first, and takes row and memory from higher ones. `tenant`: who asks; tenants of
@@ -46,6 +50,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     max_tokens: int | None = 16
+    min_tokens: int = 0
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -60,6 +65,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     return_prompt_ids: bool = False
     target_itl_ms: float | None = None
     n: int = 1
@@ -95,7 +101,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def params_problems(params: SamplingParams, vocabulary: int | None = None) -> list[str]:
     found = Problems(params)
-    found.at_least(1, "max_tokens")
+    _check_lengths(params, found)
     found.between(0.0, 100.0, "temperature")
     found.between(0.0, 1.0, "min_p")
     found.between(-2.0, 2.0, "presence_penalty", "frequency_penalty")
@@ -111,7 +117,7 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
     for name, value in found.values("seed"):
         found.require(name, -(2**63) <= value < 2**63, "a signed 64-bit integer")
     found.between(SHORTEST_ITL_MS, LONGEST_ITL_MS, "target_itl_ms")
-    for name, value in found.values("max_tokens", "top_k"):
+    for name, value in found.values("max_tokens", "min_tokens", "top_k"):
         found.require(name, value < 2**31, "a number below 2147483648")
     found.between(0, 255, "priority")
     for name, value in found.values("timeout", "ttft_timeout"):
@@ -124,6 +130,13 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
     _check_stop(params, found)
     _check_ids(params, found, vocabulary)
     return found.lines
+
+
+def _check_lengths(params: SamplingParams, found: Problems) -> None:
+    found.at_least(1, "max_tokens")
+    found.at_least(0, "min_tokens")
+    for (_, least), (_, most) in product(found.values("min_tokens"), found.values("max_tokens")):
+        found.require("min_tokens", least <= max(most, 0), f"at most max_tokens, {most}")
 
 
 def _size(text: str) -> int:

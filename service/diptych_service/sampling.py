@@ -12,6 +12,7 @@ from diptych_service.tenants import ANYBODY, Caller
 
 # Fields whose name and meaning are the same in `SamplingParams`; absent ones take the model's default.
 _SAME = (
+    "min_tokens",
     "temperature",
     "top_p",
     "top_k",
@@ -24,6 +25,7 @@ _SAME = (
     "ignore_eos",
     "include_stop_str_in_output",
     "skip_special_tokens",
+    "spaces_between_special_tokens",
     "target_itl_ms",
     "priority",
     "timeout",

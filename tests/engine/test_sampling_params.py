@@ -36,6 +36,8 @@ def test_ranges_of_floats_hold_and_nan_and_infinity_are_outside_all_of_them(valu
 @given(st.integers(-(2**70), 2**70) | st.integers(-3, 120))
 def test_ranges_of_integers_hold(value: int) -> None:
     assert accepts(max_tokens=value) == (1 <= value < 2**31)
+    assert accepts(max_tokens=None, min_tokens=value) == (0 <= value < 2**31)
+    assert accepts(max_tokens=50, min_tokens=value) == (0 <= value <= 50)
     assert accepts(top_k=value) == (-1 <= value < 2**31)
     assert accepts(cache_retention=value) == (0 <= value <= 3)
     assert accepts(seed=value) == (-(2**63) <= value < 2**63)

@@ -76,7 +76,7 @@ pub(crate) struct Active {
     pub(crate) suspicion: Suspicion,
     pub(crate) has_stop_strings: bool,
     pub(crate) has_penalties: bool,
-    /// Whether sampling needs penalty or bias data.
+    /// Whether sampling needs penalty or bias data, or bans stop ids for a while.
     pub(crate) has_side_data: bool,
     /// Whether the plan being made has room for the request's side data.
     pub(crate) side_granted: bool,
@@ -97,6 +97,7 @@ pub(crate) struct Active {
     /// The sampling row of the next draw but for token, row, output index and side offsets.
     pub(crate) template: SamplingRow,
     stop_ids: StopIds,
+    min_tokens: u32,
     pub(crate) pace: Pace,
 
     /// Place in the order of arrival.
@@ -146,6 +147,11 @@ impl StopIds {
             rest: rest.to_vec(),
         }
     }
+
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let first = self.first.iter().filter(|&&id| id != u32::MAX);
+        first.chain(&self.rest).copied()
+    }
 }
 
 impl Active {
@@ -157,13 +163,15 @@ impl Active {
     ) -> Self {
         let terms = Terms::of(&request);
         let template = template(&request);
+        let bans = bans_stop_ids(&request);
         let sampling = request.sampling;
         Self {
             arrival,
             max_tokens: request.max_tokens,
+            has_side_data: has_penalty(&template) || !sampling.logit_bias.is_empty() || bans,
             stop_ids: StopIds::new(&request.stop_ids),
+            min_tokens: request.min_tokens,
             has_penalties: has_penalty(&template),
-            has_side_data: has_penalty(&template) || !sampling.logit_bias.is_empty(),
             has_stop_strings: request.has_stop_strings,
             namespace: request.namespace,
             pace: Pace::new(request.target_itl_ns),
@@ -252,18 +260,26 @@ impl Active {
         self.preemptions = (self.preemptions + 1).min(MUST_RUN);
     }
 
-    /// Whether the sampled id ends the output.
-    pub(crate) fn stops_at(&self, id: u32) -> bool {
-        self.stop_ids.first.contains(&id) || self.stop_ids.rest.contains(&id)
+    /// Whether the id, sampled as the output token of that index, ends the output.
+    pub(crate) fn stops_at(&self, index: u32, id: u32) -> bool {
+        index >= self.min_tokens
+            && (self.stop_ids.first.contains(&id) || self.stop_ids.rest.contains(&id))
+    }
+
+    /// The ids that the next output token cannot be.
+    pub(crate) fn banned(&self) -> impl Iterator<Item = u32> + '_ {
+        let bans = self.outputs() + self.pending < self.min_tokens;
+        self.stop_ids.iter().filter(move |_| bans)
     }
 
     pub(crate) fn hash_stop_ids(&self, state: &mut impl Hasher) {
-        self.stop_ids.hash(state);
+        (&self.stop_ids, self.min_tokens).hash(state);
     }
 
     /// Words of side data of a step that samples this request now.
     pub(crate) fn side_words(&self) -> u32 {
-        side_words(self.has_penalties, self.known(), self.bias.len() as u32)
+        let bias = self.bias.len() + self.banned().count();
+        side_words(self.has_penalties, self.known(), bias as u32)
     }
 
     /// Whether a step may name it now, memory and budgets aside.
@@ -394,6 +410,11 @@ fn template(request: &Request) -> SamplingRow {
         penalty_offset: None,
         bias_offset: None,
     }
+}
+
+/// Whether stop ids are kept out of its first tokens, as a bias.
+pub(crate) fn bans_stop_ids(request: &Request) -> bool {
+    request.min_tokens > 0 && !request.stop_ids.is_empty()
 }
 
 pub(crate) fn has_penalty(row: &SamplingRow) -> bool {

@@ -60,9 +60,9 @@ pub enum Error {
         needed: u32,
         available: u32,
     },
-    /// Penalty or bias data that no step could carry.
+    /// Penalty or bias data, or banned stop ids, that no step could carry.
     #[error(
-        "the request's penalties and logit bias need {needed} words of side data, a step carries {available}"
+        "the request's penalties, logit bias and stop ids banned by min_tokens need {needed} words of side data, a step carries {available}"
     )]
     SideData { needed: u32, available: u32 },
     /// The waiting queue is full. `retry_after_ns`: until one of them is likely to be admitted;

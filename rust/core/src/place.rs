@@ -75,13 +75,7 @@ impl StepPlan {
             self.side.push(request.outputs());
             self.side.extend_from_slice(&request.tokens);
         }
-        let bias_offset = (!request.bias.is_empty()).then_some(self.side.len() as u32);
-        if bias_offset.is_some() {
-            self.side.push(request.bias.len() as u32);
-            self.side.extend(request.bias.iter().map(|&(id, _)| id));
-            self.side
-                .extend(request.bias.iter().map(|&(_, value)| value.to_bits()));
-        }
+        let bias_offset = self.write_bias(request);
         self.sampling.push(SamplingRow {
             token: self.token_ids.len() as u32 - 1,
             row: request.row,
@@ -90,6 +84,25 @@ impl StepPlan {
             bias_offset,
             ..request.template
         });
+    }
+
+    /// A bias of minus infinity keeps stop ids away before `min_tokens`; an id may be named twice, biases add up.
+    fn write_bias(&mut self, request: &Active) -> Option<u32> {
+        let offset = self.side.len();
+        self.side.push(0);
+        self.side.extend(request.bias.iter().map(|&(id, _)| id));
+        self.side.extend(request.banned());
+        let count = self.side.len() - offset - 1;
+        if count == 0 {
+            self.side.truncate(offset);
+            return None;
+        }
+        self.side[offset] = count as u32;
+        self.side
+            .extend(request.bias.iter().map(|&(_, value)| value.to_bits()));
+        self.side
+            .resize(offset + 1 + 2 * count, f32::NEG_INFINITY.to_bits());
+        Some(offset as u32)
     }
 }
 

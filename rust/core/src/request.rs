@@ -69,6 +69,8 @@ pub struct Request {
     pub max_tokens: u32,
     /// Sampled ids that end the output (they belong to it): end of sequence and `stop_token_ids`.
     pub stop_ids: Vec<u32>,
+    /// Output tokens before which no stop id can be sampled; one that comes nevertheless ends nothing.
+    pub min_tokens: u32,
     /// Whether the text side searches stop strings and answers with [`crate::Core::text_ack`].
     pub has_stop_strings: bool,
     /// Outputs drawn from the one prompt, 1 to `max_running`; each has its own random numbers.

@@ -125,7 +125,7 @@ impl Core {
         if request.state == State::Waiting {
             self.waiting.recount(request, request.ticket.backlog + 1);
         }
-        let stopped = request.stops_at(id);
+        let stopped = request.stops_at(index, id);
         let exhausted = index + 1 == request.max_tokens;
         if let Some(gap) = request.pace.commit(index, now) {
             self.latency.achieved.token(gap);

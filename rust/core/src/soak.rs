@@ -146,6 +146,7 @@ impl Soak {
             } else {
                 vec![]
             },
+            min_tokens: self.random.below(4).saturating_sub(1),
             has_stop_strings: self.random.below(5) == 0,
             choices: match self.random.below(3) {
                 0 => 1 + self.random.below(3),

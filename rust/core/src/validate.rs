@@ -1,9 +1,9 @@
 //! What is refused before it can do harm.
 
-use crate::active::side_words;
+use crate::active::{bans_stop_ids, side_words};
 use crate::config::Admission;
 use crate::pool::RETENTIONS;
-use crate::{CoreConfig, Error, Request, Sampling};
+use crate::{CoreConfig, Error, Request};
 
 /// Largest value of a field that crosses to the worker as int32.
 const INT32: u32 = i32::MAX as u32;
@@ -146,7 +146,9 @@ pub(crate) fn request(request: &Request, config: &CoreConfig) -> Result<(), Erro
     }
     let vocabulary = config.vocabulary;
     let biased = request.sampling.logit_bias.iter().map(|&(id, _)| id);
-    let mut ids = request.prompt.iter().copied().chain(biased);
+    let banned = request.stop_ids.iter().copied();
+    let banned = banned.filter(|_| bans_stop_ids(request));
+    let mut ids = request.prompt.iter().copied().chain(biased).chain(banned);
     if let Some(id) = ids.find(|&id| id >= vocabulary) {
         return Err(Error::UnknownToken { id, vocabulary });
     }
@@ -174,7 +176,7 @@ pub(crate) fn request(request: &Request, config: &CoreConfig) -> Result<(), Erro
         });
     }
     choices(request, prompt, config)?;
-    side_data(&request.sampling, written, config.side_words)
+    side_data(request, written, config.side_words)
 }
 
 /// What a prompt and the first output of each choice take must fit at once, or where nobody may be
@@ -211,11 +213,16 @@ fn choices(request: &Request, prompt: u32, config: &CoreConfig) -> Result<(), Er
     Ok(())
 }
 
-fn side_data(sampling: &Sampling, longest: u32, available: u32) -> Result<(), Error> {
+fn side_data(request: &Request, longest: u32, available: u32) -> Result<(), Error> {
+    let sampling = &request.sampling;
     let penalised = sampling.repetition_penalty.to_bits() != 1.0_f32.to_bits()
         || sampling.presence_penalty != 0.0
         || sampling.frequency_penalty != 0.0;
-    let needed = side_words(penalised, longest, sampling.logit_bias.len() as u32);
+    let mut bias = sampling.logit_bias.len();
+    if bans_stop_ids(request) {
+        bias += request.stop_ids.len();
+    }
+    let needed = side_words(penalised, longest, bias as u32);
     if needed > available {
         return Err(Error::SideData { needed, available });
     }

@@ -18,6 +18,8 @@ const MAX_TENANT: usize = 256;
 )]
 pub(crate) struct Params {
     pub(crate) max_tokens: Option<u32>,
+    /// Output tokens before which neither a stop id nor a stop string ends the output.
+    pub(crate) min_tokens: u32,
     pub(crate) temperature: f32,
     /// −1 and 0 are off.
     pub(crate) top_k: i64,
@@ -33,6 +35,7 @@ pub(crate) struct Params {
     pub(crate) ignore_eos: bool,
     pub(crate) include_stop_str_in_output: bool,
     pub(crate) skip_special_tokens: bool,
+    pub(crate) spaces_between_special_tokens: bool,
     pub(crate) add_special_tokens: bool,
     pub(crate) return_prompt_ids: bool,
     /// Target for the gap between two tokens in nanoseconds, instead of the engine's.
@@ -113,6 +116,10 @@ impl Params {
         }
         if self.max_tokens == Some(0) {
             problems.push("max_tokens is 0: ask for at least one token".to_owned());
+        }
+        if let Some(most) = self.max_tokens.filter(|&most| most < self.min_tokens) {
+            let least = self.min_tokens;
+            problems.push(format!("min_tokens is {least}: at most max_tokens, {most}"));
         }
         if self.target_itl_ns == Some(0) {
             problems.push("target_itl_ns is 0: at least 1, or none".to_owned());
@@ -219,10 +226,10 @@ pub(crate) mod tests {
 
     pub(crate) fn json() -> serde_json::Value {
         serde_json::json!({
-            "max_tokens": 4, "temperature": 0.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0,
+            "max_tokens": 4, "min_tokens": 0, "temperature": 0.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0,
             "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": null, "logit_bias": [], "stop": [],
             "stop_token_ids": [], "ignore_eos": false, "include_stop_str_in_output": false,
-            "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false, "target_itl_ns": null,
+            "skip_special_tokens": true, "spaces_between_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false, "target_itl_ns": null,
             "cache_salt": "", "cache_ttl": null, "cache_retention": 0, "n": 1, "mean_logprob": false
         })
     }
@@ -271,6 +278,7 @@ pub(crate) mod tests {
             ("repetition_penalty", serde_json::json!(0)),
             ("max_tokens", serde_json::json!(0)),
             ("target_itl_ns", serde_json::json!(0)),
+            ("min_tokens", serde_json::json!(5)),
             ("logit_bias", serde_json::json!([[1, 101.0]])),
             ("logit_bias", serde_json::json!([[100, 1.0]])),
             ("logit_bias", serde_json::json!([[1, 1.0], [1, 2.0]])),

@@ -156,8 +156,9 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     let stream = StreamOptions {
         stop: params.stop.clone(),
         include_stop: params.include_stop_str_in_output,
+        min_tokens: params.min_tokens,
         skip_special_tokens: params.skip_special_tokens,
-        ..StreamOptions::default()
+        spaces_between_special_tokens: params.spaces_between_special_tokens,
     };
     let streams: Result<Vec<TextStream>, TextError> = (0..params.n)
         .map(|_| TextStream::new(Arc::clone(&table), stream.clone(), &prompt))
@@ -173,6 +174,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         prompt,
         max_tokens,
         stop_ids,
+        min_tokens: params.min_tokens,
         has_stop_strings: !params.stop.is_empty(),
         namespace: shared.namespaces.of(&params.cache_salt),
         cache_ttl_ns: params.cache_ttl_ns(),

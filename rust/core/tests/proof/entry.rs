@@ -180,7 +180,7 @@ impl Entry {
     }
 
     pub(crate) fn end_after(&self, id: u32) -> Option<FinishReason> {
-        if self.request.stop_ids.contains(&id) {
+        if self.committed > self.request.min_tokens && self.request.stop_ids.contains(&id) {
             Some(FinishReason::StopToken(id))
         } else if self.committed == self.request.max_tokens {
             Some(FinishReason::Length)
@@ -214,9 +214,13 @@ pub(crate) fn check_parameters(
         let lengths = [entry.request.prompt.len() as u32, row.output_index];
         [&lengths, entry.request.prompt.as_slice(), outputs].concat()
     });
-    let bias = (!sampling.logit_bias.is_empty()).then(|| {
-        let (ids, values): (Vec<u32>, Vec<u32>) = sampling
-            .logit_bias
+    let mut biases = sampling.logit_bias.clone();
+    if row.output_index < entry.request.min_tokens {
+        let stop_ids = entry.request.stop_ids.iter();
+        biases.extend(stop_ids.map(|&id| (id, f32::NEG_INFINITY)));
+    }
+    let bias = (!biases.is_empty()).then(|| {
+        let (ids, values): (Vec<u32>, Vec<u32>) = biases
             .iter()
             .map(|&(id, value)| (id, value.to_bits()))
             .unzip();

@@ -102,6 +102,7 @@ impl Draft {
                 .iter()
                 .map(|&id| u32::from(id) % vocabulary)
                 .collect(),
+            min_tokens: u32::from(self.seed) % 3,
             has_stop_strings: self.stop_string.is_some(),
             choices: u32::from(self.choices),
             namespace: u64::from(self.namespace),

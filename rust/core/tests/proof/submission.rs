@@ -16,7 +16,12 @@ pub(crate) enum Answer {
 pub(crate) fn answer(request: &Request, stats: &Stats, config: &CoreConfig) -> Answer {
     let prompt = request.prompt.len() as u32;
     let total = prompt + request.max_tokens;
-    let bias = request.sampling.logit_bias.len() as u32;
+    let banned = if request.min_tokens > 0 {
+        request.stop_ids.len()
+    } else {
+        0
+    };
+    let bias = (request.sampling.logit_bias.len() + banned) as u32;
     let penalised = request.sampling.frequency_penalty != 0.0;
     let side = u32::from(penalised) * (2 + total) + if bias > 0 { 1 + 2 * bias } else { 0 };
     let blocks = config.num_blocks - 1;

@@ -162,7 +162,7 @@ impl Stream {
         self.completion_tokens += 1;
         self.frame.token_ids.push(token);
         self.unacknowledged = self.has_stop_strings();
-        if self.stop_ids.contains(&token) {
+        if self.completion_tokens > self.open.params.min_tokens && self.stop_ids.contains(&token) {
             self.text.push_hidden(token);
             return None;
         }

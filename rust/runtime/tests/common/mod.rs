@@ -128,11 +128,11 @@ pub fn start(options: &Value) -> Result<Engine, EngineError> {
 
 pub fn params(changes: Value) -> Value {
     let mut params = json!({
-        "max_tokens": 16, "temperature": 0.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0,
+        "max_tokens": 16, "min_tokens": 0, "temperature": 0.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0,
         "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": null, "logit_bias": [], "stop": [],
         "stop_token_ids": [], "ignore_eos": false, "include_stop_str_in_output": false,
-        "skip_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false,
-        "cache_salt": "", "cache_ttl": null, "cache_retention": 0, "n": 1, "mean_logprob": false
+            "skip_special_tokens": true, "spaces_between_special_tokens": true, "add_special_tokens": true, "return_prompt_ids": false,
+            "cache_salt": "", "cache_ttl": null, "cache_retention": 0, "n": 1, "mean_logprob": false
     });
     merge(&mut params, changes);
     params
