@@ -1,4 +1,4 @@
-"""What `diptych serve | pull | quantize | replay | simulate | version` do."""
+"""What `diptych serve | pull | quantize | replay | simulate | tokens | version` do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diptych.config_sources import FILE_VARIABLE
 from diptych.errors import DiptychError
 from diptych.replay import replay_log
 from diptych.versions import versions
-from diptych_service import otel, server, settings, simulate
+from diptych_service import otel, server, settings, simulate, tokens
 from diptych_service.config import LOG_LEVELS, SECRET_FIELDS
 
 
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="diptych", description="LLM inference behind an OpenAI-compatible API.")
-    names = "serve | pull | quantize | replay | simulate | version"
+    names = "serve | pull | quantize | replay | simulate | tokens | version"
     commands = parser.add_subparsers(required=True, metavar=names)
     serve = commands.add_parser("serve", help="serve a model over HTTP")
     serve.add_argument("--config", type=Path, metavar="FILE", help="TOML file with [engine] and [service]")
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("file", type=Path, metavar="FILE", help="written by a service or engine with --event-log")
     replay.set_defaults(run=_replay)
     simulate.add_parser(commands)
+    tokens.add_parser(commands)
     version = commands.add_parser("version", help="print the versions of what is installed")
     version.set_defaults(run=_version)
     return parser
