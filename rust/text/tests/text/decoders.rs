@@ -93,8 +93,8 @@ fn the_first_piece_keeps_or_drops_its_space_as_in_the_decode_of_prompt_and_outpu
                 skip_special_tokens: true,
                 ..StreamOptions::default()
             };
-            let begun = stream_after(&kind.table, skipped, &words(&["<s>"]), output);
-            assert_eq!(begun.text(), own, "{name}");
+            let first = stream_after(&kind.table, skipped, &words(&["<s>"]), output);
+            assert_eq!(first.text(), own, "{name}");
             for prompt in [
                 words(&["b"]),
                 words(&["▁"]),

@@ -78,7 +78,7 @@ pub(crate) fn fallback(bytes: &[u8]) -> Vec<u32> {
     bytes.iter().map(|&byte| first + u32::from(byte)).collect()
 }
 
-fn words_json(decoder: Value) -> Value {
+fn words_json(decoder: &Value) -> Value {
     let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
     let words = WORDS.iter().map(|(word, _)| (*word).to_owned());
     let vocabulary: serde_json::Map<String, Value> = words
@@ -117,78 +117,72 @@ fn word_piece(cleanup: bool) -> Value {
     json!({"type": "WordPiece", "prefix": "##", "cleanup": cleanup})
 }
 
-/// Name and decoder: first those of published tokenizers, then what else a file may ask for.
-fn decoders() -> Vec<(&'static str, Value)> {
-    let bytes = json!({"type": "ByteFallback"});
-    let fuse = json!({"type": "Fuse"});
-    let end_of_word = json!({"type": "BPEDecoder", "suffix": "</w>"});
-    let sequence = |parts: Value| json!({"type": "Sequence", "decoders": parts});
+fn sequence<const N: usize>(parts: [Value; N]) -> Value {
+    json!({"type": "Sequence", "decoders": parts.to_vec()})
+}
+
+fn byte_level() -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})
+}
+
+fn bytes() -> Value {
+    json!({"type": "ByteFallback"})
+}
+
+fn fuse() -> Value {
+    json!({"type": "Fuse"})
+}
+
+fn end_of_word() -> Value {
+    json!({"type": "BPEDecoder", "suffix": "</w>"})
+}
+
+/// Name and decoder of published tokenizers.
+fn published() -> Vec<(&'static str, Value)> {
+    let space = || replace("▁", " ");
+    let llama = sequence([space(), bytes(), fuse(), strip(1, 0)]);
     vec![
-        (
-            "llama",
-            sequence(json!([replace("▁", " "), bytes, fuse, strip(1, 0)])),
-        ),
-        ("gemma", sequence(json!([replace("▁", " "), bytes, fuse]))),
+        ("llama", llama),
+        ("gemma", sequence([space(), bytes(), fuse()])),
         ("metaspace", metaspace("always")),
         ("metaspace_first", metaspace("first")),
         ("metaspace_never", metaspace("never")),
         ("word_piece", word_piece(true)),
         ("word_piece_as_it_is", word_piece(false)),
-        ("end_of_word", end_of_word.clone()),
+        ("end_of_word", end_of_word()),
         ("none", Value::Null),
-        (
-            "byte_level_stripped",
-            sequence(json!([{"type": "ByteLevel", "add_prefix_space": true,
-            "trim_offsets": true, "use_regex": true}, strip(2, 0), replace("ab", "X")])),
-        ),
-        (
-            "bytes_then_metaspace",
-            sequence(json!([bytes, metaspace("always")])),
-        ),
-        (
-            "bytes_then_replace",
-            sequence(json!([bytes, replace("▁", " "), fuse, strip(1, 0)])),
-        ),
-        (
-            "stripped_tail",
-            sequence(json!([replace("▁", " "), bytes, fuse, strip(1, 2)])),
-        ),
-        (
-            "stripped_tokens",
-            sequence(json!([replace("▁", " "), strip(1, 1), bytes, fuse])),
-        ),
-        (
-            "fused_replace",
-            sequence(json!([fuse, replace("ab", "-"), replace("--", "ba")])),
-        ),
-        (
-            "fused_metaspace",
-            sequence(json!([fuse, metaspace("first")])),
-        ),
-        (
-            "pattern",
-            sequence(
-                json!([{"type": "Replace", "pattern": {"Regex": "[▁#]+"}, "content": "_"}, bytes]),
-            ),
-        ),
-        (
-            "end_of_word_fused",
-            sequence(json!([
-                end_of_word,
-                fuse,
-                replace("a b", "AB"),
-                strip(0, 1)
-            ])),
-        ),
-        (
-            "nested",
-            sequence(json!([
-                sequence(json!([replace("▁", " ")])),
-                sequence(json!([bytes, fuse]))
-            ])),
-        ),
-        ("nothing", sequence(json!([]))),
     ]
+}
+
+/// What else a file may ask for.
+fn unusual() -> Vec<(&'static str, Value)> {
+    let space = || replace("▁", " ");
+    let pattern = json!({"type": "Replace", "pattern": {"Regex": "[▁#]+"}, "content": "_"});
+    let level = [byte_level(), strip(2, 0), replace("ab", "X")];
+    let replaced = [bytes(), space(), fuse(), strip(1, 0)];
+    let tail = [space(), bytes(), fuse(), strip(1, 2)];
+    let tokens = [space(), strip(1, 1), bytes(), fuse()];
+    let twice = [fuse(), replace("ab", "-"), replace("--", "ba")];
+    let fused = [end_of_word(), fuse(), replace("a b", "AB"), strip(0, 1)];
+    let nested = [sequence([space()]), sequence([bytes(), fuse()])];
+    let marked = [bytes(), metaspace("always")];
+    vec![
+        ("byte_level_stripped", sequence(level)),
+        ("bytes_then_metaspace", sequence(marked)),
+        ("bytes_then_replace", sequence(replaced)),
+        ("stripped_tail", sequence(tail)),
+        ("stripped_tokens", sequence(tokens)),
+        ("fused_replace", sequence(twice)),
+        ("fused_metaspace", sequence([fuse(), metaspace("first")])),
+        ("pattern", sequence([pattern, bytes()])),
+        ("end_of_word_fused", sequence(fused)),
+        ("nested", sequence(nested)),
+        ("nothing", sequence([])),
+    ]
+}
+
+fn decoders() -> Vec<(&'static str, Value)> {
+    [published(), unusual()].concat()
 }
 
 /// A tokenizer to be tested with what it must give.
@@ -377,7 +371,7 @@ fn stripped(token: &str, strip: &tokenizers::decoders::strip::Strip) -> String {
 pub(crate) fn kind(name: &str) -> Kind {
     let found = decoders().into_iter().find(|(known, _)| *known == name);
     let (_, decoder) = found.unwrap_or_else(|| panic!("no kind {name}"));
-    Kind::new(name, &words_json(decoder).to_string())
+    Kind::new(name, &words_json(&decoder).to_string())
 }
 
 /// All of them, and every tokenizer in a folder of the folder that `DIPTYCH_TOKENIZERS` names.
