@@ -159,6 +159,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         min_tokens: params.min_tokens,
         skip_special_tokens: params.skip_special_tokens,
         spaces_between_special_tokens: params.spaces_between_special_tokens,
+        ..StreamOptions::default()
     };
     let streams: Result<Vec<TextStream>, TextError> = (0..params.n)
         .map(|_| TextStream::new(Arc::clone(&table), stream.clone(), &prompt))

@@ -44,6 +44,23 @@ pub enum TextError {
     )]
     TemplateTooExpensive { limit: u64 },
 
+    #[error(
+        "the rendered conversation has more than {limit} bytes, so the rendering was stopped: send fewer or shorter messages"
+    )]
+    RenderedTooLong { limit: usize },
+
+    #[error(
+        "{name}: the model's chat template does not show them, so the model would never see them: leave `{name}` out"
+    )]
+    NotShown { name: &'static str },
+
+    #[error("{what}: there is no format '{name}'; there are {known}, and `auto` and `none`")]
+    UnknownFormat {
+        what: &'static str,
+        name: String,
+        known: String,
+    },
+
     #[error("invalid chat request: {reason}")]
     InvalidChat { reason: String },
 

@@ -13,8 +13,11 @@
 //! 3. with stop strings, exactly the text before the earliest-completing match is sent, and at any moment only a suffix
 //!    that may still become part of that match is held back.
 //!
+//! A [`ChatTemplate`] makes a prompt of a conversation, and an [`AnswerParser`] finds tool calls and reasoning in the answer.
+//!
 //! Nothing here starts a thread or keeps a global; everything may be used from any thread.
 
+mod answer;
 mod chat;
 mod decoder;
 mod detokenizer;
@@ -25,7 +28,11 @@ mod stream;
 mod table;
 mod tokenizer;
 
-pub use chat::ChatTemplate;
+pub use answer::{
+    AnswerDelta, AnswerFormats, AnswerParser, CallDelta, merge_calls, reasoning_format_names,
+    tool_format_names,
+};
+pub use chat::{ChatTemplate, Rendered};
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatch};

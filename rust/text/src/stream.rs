@@ -21,6 +21,8 @@ pub struct StreamOptions {
     /// Whether the space stays that a decoder like `WordPiece` puts between a special token and a special token right
     /// after it. All other decoders put none there, so that nothing else ever changes.
     pub spaces_between_special_tokens: bool,
+    /// Special tokens that are text all the same where others are skipped, for whoever reads their marks.
+    pub kept_special_ids: Vec<u32>,
 }
 
 impl Default for StreamOptions {
@@ -32,6 +34,7 @@ impl Default for StreamOptions {
             min_tokens: 0,
             skip_special_tokens: false,
             spaces_between_special_tokens: true,
+            kept_special_ids: Vec::new(),
         }
     }
 }
@@ -63,6 +66,7 @@ pub struct TextStream {
 #[derive(Debug)]
 struct Place {
     skip_special_tokens: bool,
+    kept_special_ids: Vec<u32>,
     spaces_between_special_tokens: bool,
     previous: Previous,
 }
@@ -82,8 +86,14 @@ struct Next<'t> {
 
 impl Place {
     #[inline]
+    fn shown(&self, table: &TokenTable, id: u32) -> Option<Shown> {
+        let skips = self.skip_special_tokens && !self.kept_special_ids.contains(&id);
+        table.shown(id, skips)
+    }
+
+    #[inline]
     fn next<'t>(&mut self, table: &'t TokenTable, id: u32) -> Option<Next<'t>> {
-        let shown = table.shown(id, self.skip_special_tokens)?;
+        let shown = self.shown(table, id)?;
         if table.depends_on_place() {
             let previous = self.previous;
             self.pass(shown);
@@ -125,6 +135,7 @@ impl TextStream {
             table,
             place: Place {
                 skip_special_tokens: options.skip_special_tokens,
+                kept_special_ids: options.kept_special_ids,
                 spaces_between_special_tokens: options.spaces_between_special_tokens,
                 previous: Previous::Nothing,
             },
@@ -146,7 +157,7 @@ impl TextStream {
             self.decode(id);
         }
         let last = prompt.iter().rev();
-        let mut shown = last.filter_map(|&id| self.table.shown(id, self.place.skip_special_tokens));
+        let mut shown = last.filter_map(|&id| self.place.shown(&self.table, id));
         if let Some(last) = shown.next() {
             self.place.pass(last);
         }
@@ -164,7 +175,7 @@ impl TextStream {
             if length >= 3 {
                 break;
             }
-            if let Some(shown) = self.table.shown(id, self.place.skip_special_tokens) {
+            if let Some(shown) = self.place.shown(&self.table, id) {
                 let piece = self.table.piece_after_others(shown);
                 if self.table.ends_run(piece) {
                     break;

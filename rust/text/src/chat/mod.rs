@@ -1,5 +1,6 @@
 //! Chat templates, rendered as transformers renders them.
 
+mod bounded;
 mod environment;
 mod folder;
 mod generation;
@@ -11,8 +12,12 @@ use std::path::Path;
 use minijinja::{Environment, Value};
 
 use crate::error::TextError;
+use bounded::Bounded;
 use environment::template_error;
 use request::RenderRequest;
+
+/// The named template for conversations with tools.
+const TOOL_USE: &str = "tool_use";
 
 /// A model's chat template.
 ///
@@ -28,6 +33,18 @@ pub struct ChatTemplate {
     names: Vec<String>,
     special_tokens: Vec<(String, String)>,
     handles_parts: bool,
+    /// All templates, one behind the other.
+    source: String,
+}
+
+/// A prompt made of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    pub text: String,
+    /// The byte from which on `text` belongs to the answer: its end, or where the message begins that is continued.
+    pub answer_start: usize,
+    /// Names of the tools that the conversation was given.
+    pub tool_names: Vec<String>,
 }
 
 impl ChatTemplate {
@@ -42,6 +59,7 @@ impl ChatTemplate {
         };
         let mut environment = environment::new();
         let mut names = Vec::new();
+        let mut all = String::new();
         for (name, source) in files.templates {
             environment
                 .add_template_owned(name.clone(), generation::as_plain_blocks(&source))
@@ -50,40 +68,91 @@ impl ChatTemplate {
                     reason: format!("{error:#}"),
                 })?;
             names.push(name);
+            all.push_str(&source);
         }
         let mut template = Self {
             environment,
             names,
             special_tokens: files.special_tokens,
             handles_parts: false,
+            source: all,
         };
         template.handles_parts = template.probe_parts();
         Ok(Some(template))
     }
 
+    /// The source of the template, or of all where there are several.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Renders a conversation to the prompt's text.
     ///
     /// `request_json` is an object with `messages`, and optionally `add_generation_prompt`, `continue_final_message`,
-    /// `tools` and `chat_template_kwargs`. The result usually begins with the template's own BOS token, so encode it
-    /// without adding special tokens.
+    /// `tools`, `documents` and `chat_template_kwargs`. The result usually begins with the template's own BOS token, so
+    /// encode it without adding special tokens.
     ///
     /// # Errors
-    /// If the JSON is not valid (an escaped unpaired surrogate is not) or not of this shape, if the template refuses the
-    /// conversation, fails, or exceeds its limit of instructions.
+    /// If the JSON is not valid (an escaped unpaired surrogate is not) or not of this shape, if it has tools or documents
+    /// and the template does not show them, if the template refuses the conversation, fails, or exceeds its limit of
+    /// instructions.
     pub fn render(&self, request_json: &str) -> Result<String, TextError> {
+        self.render_within(request_json, usize::MAX)
+            .map(|rendered| rendered.text)
+    }
+
+    /// As [`render`](Self::render), and stops once the text has more than `max_bytes`: a template may print a conversation
+    /// any number of times.
+    ///
+    /// # Errors
+    /// As there, and [`TextError::RenderedTooLong`].
+    pub fn render_within(
+        &self,
+        request_json: &str,
+        max_bytes: usize,
+    ) -> Result<Rendered, TextError> {
         let mut request = RenderRequest::parse(request_json)?;
+        for (name, is_given) in request.optional() {
+            if is_given && !self.shows(name) {
+                return Err(TextError::NotShown { name });
+            }
+        }
         if !self.handles_parts {
             request.join_text_parts();
         }
         let continued = request.mark_continued()?;
-        let text = self.render_values(&request)?;
-        match continued {
-            Some(continued) => continued.cut(text),
-            None => Ok(text),
-        }
+        let text = self.render_values(&request, max_bytes)?;
+        let (text, answer_start) = match continued {
+            Some(continued) => continued.cut(text)?,
+            None => {
+                let end = text.len();
+                (text, end)
+            }
+        };
+        Ok(Rendered {
+            text,
+            answer_start,
+            tool_names: request.tool_names(),
+        })
     }
 
-    fn render_values(&self, request: &RenderRequest) -> Result<String, TextError> {
+    /// Whether a variable stands in the template, or a template of its own is there for it.
+    fn shows(&self, variable: &str) -> bool {
+        if variable == "tools" && self.names.iter().any(|name| name == TOOL_USE) {
+            return true;
+        }
+        let is_word = |character: char| character.is_alphanumeric() || character == '_';
+        self.source
+            .split(|character| !is_word(character))
+            .any(|word| word == variable)
+    }
+
+    fn render_values(
+        &self,
+        request: &RenderRequest,
+        max_bytes: usize,
+    ) -> Result<String, TextError> {
         let template = self
             .environment
             .get_template(self.choose(request.tools.is_some())?)
@@ -93,14 +162,18 @@ impl ChatTemplate {
             .iter()
             .map(|(name, token)| (name.clone(), Value::from(token.as_str())));
         let context = Value::from_pairs(tokens.chain(request.variables()));
-        template
-            .render(context)
-            .map_err(|error| template_error(&error))
+        let mut text = Bounded::new(max_bytes);
+        let rendered = template.render_captured_to(context, &mut text);
+        match (text.into_text(), rendered) {
+            (None, _) => Err(TextError::RenderedTooLong { limit: max_bytes }),
+            (Some(text), Ok(_)) => Ok(text),
+            (Some(_), Err(error)) => Err(template_error(&error)),
+        }
     }
 
     fn choose(&self, has_tools: bool) -> Result<&str, TextError> {
         let wanted: &[&str] = if has_tools {
-            &["tool_use", "default"]
+            &[TOOL_USE, "default"]
         } else {
             &["default"]
         };
@@ -122,7 +195,7 @@ impl ChatTemplate {
             RenderRequest::parse(&format!(
                 r#"{{"messages":[{{"role":"user","content":{content}}}]}}"#
             ))
-            .and_then(|request| self.render_values(&request))
+            .and_then(|request| self.render_values(&request, usize::MAX))
             .ok()
         };
         let parts = render(r#"[{"type":"text","text":"probe"}]"#);

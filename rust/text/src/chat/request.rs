@@ -22,6 +22,8 @@ pub(super) struct RenderRequest {
     #[serde(default)]
     pub(super) tools: Option<Vec<Value>>,
     #[serde(default)]
+    documents: Option<Vec<Value>>,
+    #[serde(default)]
     chat_template_kwargs: Option<Map<String, Value>>,
 }
 
@@ -85,12 +87,29 @@ impl RenderRequest {
         Ok(Some(continued))
     }
 
+    /// Names of the tools, as OpenAI's API and transformers' functions write them.
+    pub(super) fn tool_names(&self) -> Vec<String> {
+        let name = |tool: &Value| {
+            let function = tool.get("function").unwrap_or(tool);
+            function.get("name")?.as_str().map(str::to_owned)
+        };
+        self.tools.iter().flatten().filter_map(name).collect()
+    }
+
+    /// What a template may know or not, and whether this request has it.
+    pub(super) fn optional(&self) -> [(&'static str, bool); 2] {
+        [
+            ("tools", self.tools.is_some()),
+            ("documents", self.documents.is_some()),
+        ]
+    }
+
     /// The variables a template sees; the request's own `chat_template_kwargs` come last and win.
     pub(super) fn variables(&self) -> impl Iterator<Item = (String, TemplateValue)> + '_ {
         let fixed = [
             ("messages", to_template(&self.messages)),
             ("tools", to_template(&self.tools)),
-            ("documents", TemplateValue::from(())),
+            ("documents", to_template(&self.documents)),
             (
                 "add_generation_prompt",
                 TemplateValue::from(self.add_generation_prompt),
@@ -110,10 +129,10 @@ pub(super) struct Continued {
 }
 
 impl Continued {
-    /// Cuts the rendered text where the continued message ends.
-    pub(super) fn cut(&self, mut text: String) -> Result<String, TextError> {
+    /// Cuts the rendered text where the continued message ends; with it, where that message begins.
+    pub(super) fn cut(&self, mut text: String) -> Result<(String, usize), TextError> {
         let mark = text.rfind(CONTINUE_MARK.trim_end());
-        let Some(mark) = mark.filter(|_| text.contains(&self.message)) else {
+        let Some((mark, answer_start)) = mark.zip(text.rfind(&self.message)) else {
             return Err(TextError::TemplateFailed {
                 reason: "the last message cannot be continued, because the template does not print it as it was given; \
                          set `continue_final_message` to false"
@@ -125,7 +144,8 @@ impl Continued {
         if !keeps_spacing {
             text.truncate(text.trim_end().len());
         }
-        Ok(text)
+        let answer_start = answer_start.min(text.len());
+        Ok((text, answer_start))
     }
 }
 

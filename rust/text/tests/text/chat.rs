@@ -296,3 +296,59 @@ fn a_model_without_a_template_has_none_and_a_broken_one_is_an_error() {
         error(&[("tokenizer_config.json", r#"{"chat_template": [{}]}"#)]).contains("each entry")
     );
 }
+
+#[test]
+fn what_a_template_does_not_show_is_refused() {
+    let blind = template("{{ messages[0].content }} no_tools toolset");
+    for name in ["tools", "documents"] {
+        let mut request = json!({"messages": [{"role": "user", "content": "x"}]});
+        request[name] = json!([{"name": "a"}]);
+        let error = blind.render(&request.to_string()).unwrap_err();
+        assert!(matches!(error, TextError::NotShown { name: found } if found == name));
+        request[name] = json!(null);
+        assert!(blind.render(&request.to_string()).is_ok());
+    }
+}
+
+#[test]
+fn a_conversation_that_grows_when_rendered_is_stopped_at_the_limit() {
+    let twice = template("{% for m in messages %}{{ messages | tojson }}{% endfor %}");
+    let messages: Vec<Value> = (0..1_000)
+        .map(|_| json!({"role": "user", "content": "x".repeat(100)}))
+        .collect();
+    let request = json!({"messages": messages}).to_string();
+    let error = twice.render_within(&request, 200_000).unwrap_err();
+    assert!(matches!(
+        error,
+        TextError::RenderedTooLong { limit: 200_000 }
+    ));
+    let exact = template("12345");
+    let request = r#"{"messages": [{"role": "user"}]}"#;
+    assert_eq!(exact.render_within(request, 5).unwrap().text, "12345");
+    assert!(exact.render_within(request, 4).is_err());
+}
+
+#[test]
+fn a_rendered_prompt_tells_its_tools_and_where_the_answer_begins() {
+    let tools = json!([{"type": "function", "function": {"name": "add"}}, {"name": "sub"}, {}]);
+    let shown = template(
+        "{{ tools | length }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ '<a>' if add_generation_prompt }}",
+    );
+    let mut request = json!({"messages": [{"role": "user", "content": "so"}, {"role": "assistant", "content": "so and"}]});
+    request["tools"] = tools;
+    request["continue_final_message"] = true.into();
+    let continued = shown
+        .render_within(&request.to_string(), usize::MAX)
+        .unwrap();
+    assert_eq!(continued.tool_names, ["add", "sub"]);
+    assert_eq!(
+        (continued.text.as_str(), continued.answer_start),
+        ("3<user>so<assistant>so and", 20)
+    );
+    request["continue_final_message"] = false.into();
+    request["add_generation_prompt"] = true.into();
+    let new = shown
+        .render_within(&request.to_string(), usize::MAX)
+        .unwrap();
+    assert_eq!(new.answer_start, new.text.len());
+}
