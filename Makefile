@@ -133,9 +133,11 @@ soak: setup  ## Watch memory over a thousand requests, then kill workers twenty 
 	$(BIN)/python bench/kills.py --streams 16 --model smollm2-135m
 
 clients: setup  ## Run outside clients against a running service; installs what it needs
-	@echo "clients: the newest openai Python client against a scripted service over loopback"
+	@echo "clients: the newest openai clients for Python and, where there is Node, for it, against a scripted service"
 	$(UV) pip install --quiet --python $(BIN)/python --upgrade openai
-	$(BIN)/pytest -v tests/service/test_openai_client.py
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/node openai; \
+	 else echo "clients: Node's client SKIPPED: no npm on PATH"; fi
+	DIPTYCH_NODE_MODULES=$(VENV)/node $(BIN)/pytest -v tests/service/test_openai_client.py tests/service/test_tool_calls.py tests/service/test_node_client.py
 
 gpu-check: setup  ## Run what needs a CUDA device; skips aloud without one
 	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -v -m cuda; \

@@ -26,9 +26,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 ROOT = Path(__file__).parent.parent
 # The patterns that the models' own loaders give to tiktoken.
-LLAMA_3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from diptych.kv_events import KvEvents, KvSnapshot
     from diptych.model_info import ModelInfo
     from diptych.offline import LLM
-    from diptych.output import Completion, Output, Timings, Usage
+    from diptych.output import Completion, Output, Timings, ToolCall, ToolCallDelta, Usage
     from diptych.params import SamplingParams
     from diptych.stats import EngineStats
+    from diptych.tool_calls import joined_tool_calls
 
 _MODULES = {
     "AsyncEngine": "async_engine",
@@ -36,7 +37,10 @@ _MODULES = {
     "Output": "output",
     "SamplingParams": "params",
     "Timings": "output",
+    "ToolCall": "output",
+    "ToolCallDelta": "output",
     "Usage": "output",
+    "joined_tool_calls": "tool_calls",
 }
 
 __all__ = [
@@ -52,8 +56,11 @@ __all__ = [
     "Output",
     "SamplingParams",
     "Timings",
+    "ToolCall",
+    "ToolCallDelta",
     "Usage",
     "errors",
+    "joined_tool_calls",
 ]
 
 

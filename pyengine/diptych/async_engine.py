@@ -30,7 +30,7 @@ from diptych.output import Output
 from diptych.params import SamplingParams, params_json
 from diptych.ranking import BestOf
 from diptych.record import RequestRecord
-from diptych.requests import Prompt, chat_prompt
+from diptych.requests import ChatExtras, Prompt, chat_prompt
 from diptych.stats import MAX_RETRY_AFTER_S, EngineStats, retry_after_s
 from diptych.telemetry import HeldSpan, fill_span, make_tracer, open_span
 
@@ -194,13 +194,26 @@ class AsyncEngine:
         arrived_ns: int | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[dict[str, Any]] | None = None,
+        parallel_tool_calls: bool = True,
+        documents: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         span: Span | HeldSpan | None = None,
     ) -> AsyncGenerator[Output, None]:
-        """Answer `messages`, rendered by the model's chat template; else as `generate`. Also raises `TemplateError`."""
+        """Answer `messages`, rendered by the model's chat template; else as `generate`. Also raises `TemplateError`.
+
+        `tools`, in the form of OpenAI's API, may be called: the calls are in the outputs' `tool_calls`, of which there is
+        at most one unless `parallel_tool_calls`. Reasoning is in `reasoning`. How the model writes both says the
+        configuration. `documents` are for templates that show them.
+        """
 
         def rendered() -> Prompt:
-            return chat_prompt(messages, add_generation_prompt, continue_final_message, chat_template_kwargs)
+            return chat_prompt(
+                messages,
+                ChatExtras(tools, documents, chat_template_kwargs, parallel_tool_calls),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
 
         return self._stream(rendered, "chat", params, arrived_ns, span)
 
@@ -254,7 +267,7 @@ class AsyncEngine:
         params = record.params
         params.validate(handle.model.vocabulary)
         queue = self._queues.of_running_loop(handle.frame_queue)
-        encoded = params_json(params, add_special_tokens=prompt.add_special_tokens, explain=explain)
+        encoded = params_json(params, prompt, explain=explain)
         number = handle.submit(queue.frames, prompt.content, encoded, record.arrived_ns, chat=prompt.chat)
         # No frame can be missed: this loop's drain runs in this thread, after this line.
         mailbox = queue.mailboxes[number] = Mailbox(record)

@@ -18,6 +18,8 @@ QUANTIZATIONS = ("int8", "int8-g32", "int4", "gguf")
 PREFILL_ORDERS = ("fcfs", "shortest_uncached", "longest_cached_prefix")
 ADMISSIONS = ("predicted_peak", "no_eviction", "whole_prompt")
 EVICTIONS = ("lru", "frequency_guarded")
+TOOL_CALL_PARSERS = ("auto", "none", "mistral", "hermes", "llama3_json", "json")
+REASONING_PARSERS = ("auto", "none", "think", "magistral")
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 MAX_THREADS = 64
 MAX_TENANT_BYTES = 256
@@ -42,6 +44,8 @@ _CHOICES = {
     "prefill_order": PREFILL_ORDERS,
     "admission": ADMISSIONS,
     "eviction": EVICTIONS,
+    "tool_call_parser": TOOL_CALL_PARSERS,
+    "reasoning_parser": REASONING_PARSERS,
 }
 
 
@@ -78,6 +82,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       later than that after its submission.
     - `prefill_order`: which of the prompts of one tenant and priority is computed first: `fcfs`, `shortest_uncached`
       or `longest_cached_prefix`. `tenant_weights`: shares of tenants by name, 0.01..100; 1 for all others.
+    - `tool_call_parser`, `reasoning_parser`: how the model writes tool calls (`mistral`, `hermes`, `llama3_json`, `json`)
+      and marks its reasoning (`think`, `magistral`), so that chats give both apart from the text. `auto`: as the marks in
+      its chat template tell; `none`: all is text.
     - `worker`: `process`, `inline` (a thread here), `scripted` (no model, a process), `scripted_thread` (no model, a
       thread here). `script`: a file with a JSON list of token ids per line, or those lists; line `i mod n` answers the
       i-th request, without a script the next token is a hash of all before. `script_step_ms`: time of its step.
@@ -111,6 +118,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_ttft_ms: float | None = None
     prefill_order: str = "fcfs"
     tenant_weights: dict[str, float] = {}  # msgspec copies empty defaults
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
     device: str = "auto"
     worker: str = "process"
     worker_python: str | None = None

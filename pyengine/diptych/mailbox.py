@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from diptych.errors import DiptychError
 from diptych.explanation import Explanation, read_explanation
 from diptych.output import FinishReason, Output, Timings, Usage
 from diptych.record import RequestRecord
+from diptych.tool_calls import ToolCallPieces
 
 if TYPE_CHECKING:
     from diptych_core.engine import Accepted, Failure, Finished, Frame
@@ -21,9 +22,28 @@ class _Part:
     """What a choice has that its reader has not taken."""
 
     text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: ToolCallPieces = field(default_factory=ToolCallPieces)
     token_ids: list[int] = field(default_factory=list)
     finished: Finished | None = None
     explanation: Explanation | None = None
+    has_news: bool = False
+
+    def add(self, frame: Frame) -> None:
+        self.text.append(frame.text)
+        self.reasoning.append(frame.reasoning)
+        self.calls.add(frame.calls)
+        self.token_ids += frame.token_ids
+        self.finished = frame.finished
+        self.has_news = self.has_news or bool(frame.text or frame.reasoning or frame.calls or frame.token_ids)
+
+    def news(self) -> dict[str, Any]:
+        return {
+            "text": "".join(self.text),
+            "reasoning": "".join(self.reasoning),
+            "tool_calls": self.calls.take(),
+            "token_ids": self.token_ids,
+        }
 
 
 class Mailbox:
@@ -67,11 +87,9 @@ class Mailbox:
             return
         self._accepted = frame.accepted or self._accepted
         self._request = frame.request
-        if frame.text or frame.token_ids or frame.finished is not None:
+        if frame.token_ids or frame.text or frame.reasoning or frame.calls or frame.finished is not None:
             part = self._parts.setdefault(frame.choice, _Part())
-            part.text.append(frame.text)
-            part.token_ids += frame.token_ids
-            part.finished = frame.finished
+            part.add(frame)
             if frame.explanation is not None and self.record.params.explain:
                 part.explanation = read_explanation(frame.explanation)
         self._failure = frame.failure
@@ -119,11 +137,11 @@ class Mailbox:
             outputs.append(first)
         parts, self._parts = self._parts, {}
         for choice, part in parts.items():
-            finished, text = part.finished, "".join(part.text)
+            finished = part.finished
             if finished is not None and finished.reason != "abort":
                 outputs.append(_last(choice, part, finished))
-            elif text or part.token_ids:
-                outputs.append(Output(text=text, token_ids=part.token_ids, choice=choice))
+            elif part.has_news:
+                outputs.append(Output(**part.news(), choice=choice))
         return outputs
 
     def failure(self) -> Failure | DiptychError | None:
@@ -144,14 +162,22 @@ class Mailbox:
 def _last(choice: int, part: _Part, finished: Finished) -> Output:
     reason = finished.stop_string if finished.stop_string is not None else finished.stop_token
     return Output(
-        text="".join(part.text),
-        token_ids=part.token_ids,
+        **part.news(),
         finish_reason=cast("FinishReason", finished.reason),
         stop_reason=reason,
-        usage=Usage(finished.prompt_tokens, finished.completion_tokens, finished.cached_tokens),
+        usage=usage_of(finished),
         timings=Timings(*finished.timings),
         preemptions=finished.preemptions,
         explanation=part.explanation,
         choice=choice,
         mean_logprob=finished.mean_logprob,
+    )
+
+
+def usage_of(finished: Finished) -> Usage:
+    return Usage(
+        finished.prompt_tokens,
+        finished.completion_tokens,
+        finished.cached_tokens,
+        reasoning_tokens=finished.reasoning_tokens,
     )

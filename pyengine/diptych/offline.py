@@ -19,11 +19,13 @@ from diptych.errors import (
     from_kind,
 )
 from diptych.handle import EngineHandle
-from diptych.output import Completion, FinishReason, Timings, Usage
+from diptych.mailbox import usage_of
+from diptych.output import Completion, FinishReason, Timings
 from diptych.params import SamplingParams, params_json
 from diptych.ranking import best_completions
-from diptych.requests import Prompt, chat_prompt
+from diptych.requests import ChatExtras, Prompt, chat_prompt
 from diptych.stats import EngineStats
+from diptych.tool_calls import ToolCallPieces, joined_tool_calls
 
 if TYPE_CHECKING:
     from diptych_core.engine import Finished, Frame, FrameQueue
@@ -95,10 +97,16 @@ class LLM:
         conversations: Sequence[Sequence[dict[str, Any]]],
         params: SamplingParams | Sequence[SamplingParams] = DEFAULT_PARAMS,
         *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        documents: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[Completion]:
-        """Answer each conversation, a list of messages; otherwise as `generate`."""
-        prompts = [chat_prompt(messages, True, False, chat_template_kwargs) for messages in conversations]
+        """Answer each conversation, a list of messages; `tools` and `documents` as in `AsyncEngine.chat`, for all of them.
+
+        Otherwise as `generate`.
+        """
+        extras = ChatExtras(tools, documents, chat_template_kwargs)
+        prompts = [chat_prompt(messages, extras) for messages in conversations]
         return self._run(prompts, params)
 
     def _run(self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]) -> list[Completion]:
@@ -117,6 +125,8 @@ class LLM:
 @dataclass(slots=True)
 class _Partial:
     text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: ToolCallPieces = field(default_factory=ToolCallPieces)
     token_ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] | None = None
     finished: Finished | None = None
@@ -153,7 +163,7 @@ class _Batch:
         while self._pending and len(self._open) < self._limit:
             index = self._pending.popleft()
             prompt = self._prompts[index]
-            encoded = params_json(self._params[index], add_special_tokens=prompt.add_special_tokens)
+            encoded = params_json(self._params[index], prompt)
             number = self._handle.submit(self._queue, prompt.content, encoded, time.monotonic_ns(), chat=prompt.chat)
             self._open[number] = index
 
@@ -165,6 +175,8 @@ class _Batch:
         if frame.accepted is not None:
             partial.prompt_ids = frame.accepted.prompt_ids
         partial.text.append(frame.text)
+        partial.reasoning.append(frame.reasoning)
+        partial.calls.add(frame.calls)
         partial.token_ids += frame.token_ids
         if frame.failure is not None:
             del self._open[frame.request]
@@ -198,10 +210,12 @@ def _completion(choice: int, partial: _Partial) -> Completion:
         token_ids=partial.token_ids,
         finish_reason=cast("FinishReason", finished.reason),
         stop_reason=finished.stop_string if finished.stop_string is not None else finished.stop_token,
-        usage=Usage(finished.prompt_tokens, finished.completion_tokens, finished.cached_tokens),
+        usage=usage_of(finished),
         timings=Timings(*finished.timings),
         prompt_ids=partial.prompt_ids,
         preemptions=finished.preemptions,
         choice=choice,
         mean_logprob=finished.mean_logprob,
+        reasoning="".join(partial.reasoning),
+        tool_calls=joined_tool_calls(partial.calls.take()),
     )

@@ -12,27 +12,54 @@ FinishReason = Literal["stop", "length", "timeout"]
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one choice. `cached_tokens` of the prompt were found in the prefix cache at first admission."""
+    """Tokens of one choice. `cached_tokens` of the prompt were found in the prefix cache at first admission;
+    `reasoning_tokens` of the completion were reasoning, tags included, None where that is not told apart."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     # Of the outputs that were drawn from the same prompt and not given (`best_of`); on the best one alone.
     discarded_tokens: int = 0
+    reasoning_tokens: int | None = None
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Moments of one request in nanoseconds of CLOCK_MONOTONIC; 0 where it never got there."""
+    """Moments of one request in nanoseconds of CLOCK_MONOTONIC; 0 where it never got there.
+
+    Between `arrived` and `tokenised` a thread took the prompt (`prompt_taken`) and, of a chat, `rendered` the template.
+    """
 
     arrived: int
     tokenised: int
     admitted: int
     first_token: int
     finished: int
+    prompt_taken: int = 0
+    rendered: int = 0
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """What is new of one tool call. `id` and `name` come once, with its first delta; `arguments` is more of its JSON.
+
+    The JSON is what the model wrote. Where the output was cut off, or the model erred, it may not be valid.
+    """
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A whole tool call; `arguments` is JSON as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 class Output(msgspec.Struct, frozen=True):
-    """One step of a stream. `text` and `token_ids` are what is new since the last one.
+    """One step of a stream. `text`, `reasoning`, `tool_calls` and `token_ids` are what is new since the last one.
 
     The first output of a request has `accepted` set, no text, its number `request` (see `AsyncEngine.explain`) and
     `prompt_tokens` (`prompt_ids` if asked for). With `n` above 1 each of the others belongs to one `choice`; between
@@ -42,7 +69,9 @@ class Output(msgspec.Struct, frozen=True):
     """
 
     text: str = ""
-    token_ids: list[int] = []  # msgspec copies empty defaults
+    reasoning: str = ""
+    tool_calls: list[ToolCallDelta] = []  # msgspec copies empty defaults
+    token_ids: list[int] = []
     accepted: bool = False
     request: int | None = None
     prompt_tokens: int | None = None
@@ -70,3 +99,5 @@ class Completion(msgspec.Struct, frozen=True):
     preemptions: int = 0
     choice: int = 0
     mean_logprob: float | None = None
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = []

@@ -9,6 +9,7 @@ import msgspec
 
 from diptych.config import LONGEST_ITL_MS, MAX_TENANT_BYTES, MAX_TTL_S, SHORTEST_ITL_MS
 from diptych.errors import InvalidParameterError
+from diptych.requests import Prompt
 from diptych.validation import Problems, shown
 
 MAX_STOP_STRINGS = 128
@@ -200,7 +201,7 @@ def nanoseconds(milliseconds: float) -> int:
     return round(milliseconds * 1_000_000)
 
 
-def params_json(params: SamplingParams, *, add_special_tokens: bool, explain: bool = False) -> bytes:
+def params_json(params: SamplingParams, prompt: Prompt, *, explain: bool = False) -> bytes:
     """The request's settings as the core reads them, every key present but that of a target which is not set.
 
     `explain`: whatever `params` say of it.
@@ -212,7 +213,8 @@ def params_json(params: SamplingParams, *, add_special_tokens: bool, explain: bo
     content["n"] = params.num_drawn
     content["mean_logprob"] = params.ranks
     del content["best_of"]
-    content["add_special_tokens"] = add_special_tokens
+    content["add_special_tokens"] = prompt.add_special_tokens
+    content["max_tool_calls"] = prompt.max_tool_calls
     target = content.pop("target_itl_ms")
     if target is not None:
         content["target_itl_ns"] = nanoseconds(target)

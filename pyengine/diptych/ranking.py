@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from diptych.output import Completion, Output
+from diptych.output import Completion, Output, ToolCallDelta
 from diptych.params import SamplingParams
+from diptych.tool_calls import joined_tool_calls
 
 
 def order(scores: Sequence[float | None]) -> list[int]:
@@ -20,32 +21,37 @@ class BestOf:
 
     def __init__(self, params: SamplingParams) -> None:
         self._given = params.n
-        self._texts: list[list[str]] = [[] for _ in range(params.num_drawn)]
-        self._ids: list[list[int]] = [[] for _ in range(params.num_drawn)]
-        self._lasts: list[Output | None] = [None] * params.num_drawn
+        self._drawn: list[list[Output]] = [[] for _ in range(params.num_drawn)]
 
     def take(self, outputs: Sequence[Output]) -> list[Output]:
         given = [output for output in outputs if output.accepted]
         for output in outputs:
-            self._texts[output.choice].append(output.text)
-            self._ids[output.choice] += output.token_ids
-            if output.finish_reason is not None:
-                self._lasts[output.choice] = output
-        lasts = [last for last in self._lasts if last is not None]
-        return given + self._ranked(lasts) if len(lasts) == len(self._lasts) else given
+            if not output.accepted:
+                self._drawn[output.choice].append(output)
+        has_ended = all(pieces and pieces[-1].finish_reason is not None for pieces in self._drawn)
+        return given + self._ranked() if has_ended else given
 
-    def _ranked(self, lasts: list[Output]) -> list[Output]:
-        best = order([last.mean_logprob for last in lasts])
-        ranked = []
-        for rank, index in enumerate(best[: self._given]):
-            usage = lasts[index].usage
-            assert usage is not None
-            if rank == 0:
-                lost = sum(last.usage.completion_tokens for at in best[self._given :] if (last := lasts[at]).usage)
-                usage = msgspec.structs.replace(usage, discarded_tokens=lost)
-            text, ids = "".join(self._texts[index]), self._ids[index]
-            ranked.append(msgspec.structs.replace(lasts[index], text=text, token_ids=ids, choice=rank, usage=usage))
+    def _ranked(self) -> list[Output]:
+        whole = [_joined(pieces) for pieces in self._drawn]
+        best = order([output.mean_logprob for output in whole])
+        ranked = [msgspec.structs.replace(whole[index], choice=rank) for rank, index in enumerate(best[: self._given])]
+        usage = ranked[0].usage
+        assert usage is not None
+        lost = sum(other.completion_tokens for at in best[self._given :] if (other := whole[at].usage))
+        ranked[0] = msgspec.structs.replace(ranked[0], usage=msgspec.structs.replace(usage, discarded_tokens=lost))
         return ranked
+
+
+def _joined(pieces: list[Output]) -> Output:
+    """The whole of a choice in one output."""
+    calls = joined_tool_calls(delta for piece in pieces for delta in piece.tool_calls)
+    return msgspec.structs.replace(
+        pieces[-1],
+        text="".join(piece.text for piece in pieces),
+        reasoning="".join(piece.reasoning for piece in pieces),
+        tool_calls=[ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(calls)],
+        token_ids=[token for piece in pieces for token in piece.token_ids],
+    )
 
 
 def best_completions(drawn: list[Completion], params: SamplingParams) -> list[Completion]:

@@ -13,18 +13,33 @@ from diptych.errors import InvalidParameterError, InvalidPromptError
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`content`: text, token ids, or with `chat` the JSON that the template is rendered from."""
+    """`content`: text, token ids, or with `chat` the JSON that the template is rendered from.
+
+    `max_tool_calls`: the answer is complete with so many calls.
+    """
 
     content: str | Sequence[int]
     add_special_tokens: bool = True
     chat: bool = False
+    max_tool_calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatExtras:
+    """What the template is given beside the messages."""
+
+    tools: Sequence[dict[str, Any]] | None = None
+    documents: Sequence[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
 
 
 def chat_prompt(
     messages: Sequence[dict[str, Any]],
-    add_generation_prompt: bool,
-    continue_final_message: bool,
-    chat_template_kwargs: dict[str, Any] | None,
+    extras: ChatExtras,
+    *,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
 ) -> Prompt:
     """The prompt of a conversation. Raises `InvalidPromptError` or `InvalidParameterError`.
 
@@ -41,11 +56,13 @@ def chat_prompt(
         "messages": list(messages),
         "add_generation_prompt": add_generation_prompt,
         "continue_final_message": continue_final_message,
-        "tools": None,
-        "chat_template_kwargs": chat_template_kwargs or {},
+        "tools": list(extras.tools) if extras.tools else None,
+        "documents": list(extras.documents) if extras.documents else None,
+        "chat_template_kwargs": extras.chat_template_kwargs or {},
     }
     try:
         encoded = msgspec.json.encode(request).decode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidPromptError(f"messages cannot be written as JSON: {error}") from error
-    return Prompt(encoded, add_special_tokens=False, chat=True)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidPromptError(f"the conversation cannot be written as JSON: {error}") from error
+    max_tool_calls = 1 if extras.tools and not extras.parallel_tool_calls else None
+    return Prompt(encoded, add_special_tokens=False, chat=True, max_tool_calls=max_tool_calls)

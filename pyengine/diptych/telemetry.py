@@ -129,7 +129,9 @@ def _response_attributes(record: RequestRecord) -> Iterator[tuple[str, Any]]:
         yield "gen_ai.usage.cache_read.input_tokens", record.cached_tokens
     times = moments(record)
     for name, (begin, end) in {
-        "diptych.time_in_tokeniser": (times.arrived, times.tokenised),
+        "diptych.time_in_prompt_queue": (times.arrived, times.prompt_taken),
+        "diptych.time_in_template": (times.prompt_taken, times.rendered),
+        "diptych.time_in_tokeniser": (times.rendered or times.prompt_taken or times.arrived, times.tokenised),
         "diptych.time_in_queue": (times.tokenised, times.admitted),
         "diptych.time_in_prefill": (times.admitted, times.first_token),
         "diptych.time_in_decode": (times.first_token, times.finished),

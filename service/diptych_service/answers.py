@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from diptych import Explanation, Output, Usage
-from diptych_service.chunks import Identity, counted_once, total_usage
+from diptych import Explanation, Output, ToolCall, ToolCallDelta, Usage, joined_tool_calls
+from diptych_service.chunks import Identity, View, counted_once, finish_reason_of, total_usage
 
 
 class Answer:
@@ -15,6 +15,8 @@ class Answer:
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCallDelta] = []
         self._token_ids: list[int] = []
         self._prompt_ids: list[int] | None = None
         self._last: Output | None = None
@@ -24,6 +26,8 @@ class Answer:
 
     def add(self, output: Output) -> None:
         self._texts.append(output.text)
+        self._reasoning.append(output.reasoning)
+        self._calls += output.tool_calls
         self._token_ids += output.token_ids
         if output.finish_reason is not None:
             self._last = output
@@ -31,6 +35,14 @@ class Answer:
     @property
     def text(self) -> str:
         return "".join(self._texts)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return joined_tool_calls(self._calls)
 
     @property
     def prompt_ids(self) -> list[int] | None:
@@ -48,11 +60,11 @@ class Answer:
 
     def choice(self, index: int, *, token_ids: bool) -> dict[str, Any]:
         """What both endpoints say about a choice, beside its text."""
-        assert self._last is not None
+        assert self._last is not None and self._last.finish_reason is not None
         fields: dict[str, Any] = {
             "index": index,
             "logprobs": None,
-            "finish_reason": self._last.finish_reason,
+            "finish_reason": finish_reason_of(self._last.finish_reason, has_calls=bool(self._calls)),
             "stop_reason": self._last.stop_reason,
         }
         if token_ids:
@@ -64,23 +76,38 @@ def usages_of(answers: list[Answer], per_prompt: int) -> list[Usage]:
     return counted_once([answer.usage for answer in answers], per_prompt)
 
 
-def completion_body(identity: Identity, answers: list[Answer], per_prompt: int, *, token_ids: bool) -> bytes:
+def completion_body(identity: Identity, answers: list[Answer], per_prompt: int, view: View) -> bytes:
     choices = []
     for index, answer in enumerate(answers):
-        choice = {"text": answer.text, **answer.choice(index, token_ids=token_ids)}
-        if token_ids:
+        choice = {"text": answer.text, **answer.choice(index, token_ids=view.token_ids)}
+        if view.token_ids:
             choice["prompt_token_ids"] = answer.prompt_ids
         choices.append(choice)
     return _body(identity, "text_completion", choices, _total(answers, per_prompt))
 
 
-def chat_body(identity: Identity, answers: list[Answer], per_prompt: int, *, token_ids: bool) -> bytes:
-    choices = []
-    for index, answer in enumerate(answers):
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
-        choices.append({"message": message, **answer.choice(index, token_ids=token_ids)})
-    extra = {"prompt_token_ids": answers[0].prompt_ids} if token_ids else {}
+def chat_body(identity: Identity, answers: list[Answer], per_prompt: int, view: View) -> bytes:
+    choices = [
+        {"message": _message(answer, view), **answer.choice(index, token_ids=view.token_ids)}
+        for index, answer in enumerate(answers)
+    ]
+    extra = {"prompt_token_ids": answers[0].prompt_ids} if view.token_ids else {}
     return _body(identity, "chat.completion", choices, _total(answers, per_prompt), extra)
+
+
+def _message(answer: Answer, view: View) -> dict[str, Any]:
+    calls = answer.tool_calls
+    # Beside calls an empty text is none.
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text if answer.text or not calls else None}
+    message["refusal"] = None
+    if view.reasoning and (reasoning := answer.reasoning):
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return message
 
 
 def _total(answers: list[Answer], per_prompt: int) -> dict[str, Any]:

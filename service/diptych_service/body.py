@@ -24,7 +24,9 @@ MAX_FIELDS = 256
 # Names in the objects of one field. Chats of 20,000 messages have fewer.
 MAX_NAMES = 65_536
 # Fields whose value holds objects. In those one name could stand twice, and hide the value that a reader sees.
-_WITH_OBJECTS = frozenset({"chat_template_kwargs", "logit_bias", "messages", "stream_options"})
+_WITH_OBJECTS = frozenset(
+    {"chat_template_kwargs", "documents", "logit_bias", "messages", "stream_options", "tool_choice", "tools"}
+)
 
 _NAME_END = re.compile(rb'"(?<!\\")\s*:')
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from diptych import Explanation, Output, Usage
+from diptych import Explanation, Output, ToolCallDelta, Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
@@ -27,16 +28,17 @@ class Identity(NamedTuple):
     model: str
 
 
-class StreamView(NamedTuple):
-    """What a client asked to see in its stream."""
+class View(NamedTuple):
+    """What a client asked to see of its answer."""
 
     include_usage: bool = False
     continuous_usage: bool = False
     token_ids: bool = False
+    reasoning: bool = True
 
 
-def usage_of(prompt: int, completion: int, cached: int | None) -> dict[str, Any]:
-    """The `usage` object; `cached` is None while it is not known yet."""
+def usage_of(prompt: int, completion: int, cached: int | None, reasoning: int | None = None) -> dict[str, Any]:
+    """The `usage` object; `cached` is None while it is not known yet, `reasoning` where it is not told apart."""
     usage: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -44,6 +46,8 @@ def usage_of(prompt: int, completion: int, cached: int | None) -> dict[str, Any]
     }
     if cached is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    if reasoning is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return usage
 
 
@@ -51,7 +55,8 @@ def total_usage(usages: list[Usage], explanations: list[Explanation] | None = No
     """Over all prompts of a request; explanations, one a choice, where the client asked for them."""
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens + usage.discarded_tokens for usage in usages)
-    total = usage_of(prompt, completion, sum(usage.cached_tokens for usage in usages))
+    told = [usage.reasoning_tokens for usage in usages if usage.reasoning_tokens is not None]
+    total = usage_of(prompt, completion, sum(usage.cached_tokens for usage in usages), sum(told) if told else None)
     return {**total, "explanations": explanations} if explanations else total
 
 
@@ -60,13 +65,17 @@ def counted_once(usages: list[Usage], per_prompt: int) -> list[Usage]:
     if per_prompt == 1:
         return usages
     return [
-        usage if index % per_prompt == 0 else Usage(0, usage.completion_tokens, 0) for index, usage in enumerate(usages)
+        usage if index % per_prompt == 0 else replace(usage, prompt_tokens=0, cached_tokens=0)
+        for index, usage in enumerate(usages)
     ]
 
 
 def text_json(text: str) -> bytes:
     """A JSON string that every SSE parser leaves in one piece."""
-    encoded = _encode(text)
+    return with_line_ends_escaped(_encode(text))
+
+
+def with_line_ends_escaped(encoded: bytes) -> bytes:
     for raw, escaped in _LINE_ENDS:
         if raw in encoded:
             encoded = encoded.replace(raw, escaped)
@@ -80,11 +89,21 @@ def string_or_number(value: str | int) -> bytes:
 class ChoiceState:
     """What is known about one choice while it streams."""
 
-    __slots__ = ("completion_tokens", "explanation", "opened", "pending_ids", "prompt_ids", "prompt_tokens", "usage")
+    __slots__ = (
+        "completion_tokens",
+        "explanation",
+        "has_calls",
+        "opened",
+        "pending_ids",
+        "prompt_ids",
+        "prompt_tokens",
+        "usage",
+    )
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.has_calls = False
         self.pending_ids: list[int] = []
         self.prompt_ids: list[int] | None = None
         self.usage: Usage | None = None
@@ -99,7 +118,7 @@ class Chunks(ABC):
     # Whether the last text and the finish reason share a chunk.
     finish_with_text: ClassVar[bool]
 
-    def __init__(self, identity: Identity, view: StreamView, num_prompts: int, per_prompt: int = 1) -> None:
+    def __init__(self, identity: Identity, view: View, num_prompts: int, per_prompt: int = 1) -> None:
         self._view = view
         self._per_prompt = per_prompt
         self.choices = [ChoiceState() for _ in range(num_prompts * per_prompt)]
@@ -157,19 +176,23 @@ class Chunks(ABC):
         choice.completion_tokens += len(output.token_ids)
         if self._view.token_ids:
             choice.pending_ids += output.token_ids
+        choice.has_calls = choice.has_calls or bool(output.tool_calls)
         if output.finish_reason is None:
-            return self._chunk(index, self._text(output.text), _UNFINISHED) if output.text else b""
+            return self._unfinished(index, output)
         choice.usage = output.usage
         choice.explanation = output.explanation
         self._num_finished += 1
         finish = b'"finish_reason":%b,"stop_reason":%b' % (
-            _encode(output.finish_reason),
+            _encode(finish_reason_of(output.finish_reason, has_calls=choice.has_calls)),
             b"null" if output.stop_reason is None else string_or_number(output.stop_reason),
         )
         if self.finish_with_text:
             return self._chunk(index, self._text(output.text), finish)
-        before = self._chunk(index, self._text(output.text), _UNFINISHED) if output.text else b""
-        return before + self._chunk(index, self._text(""), finish)
+        return self._unfinished(index, output) + self._chunk(index, self._text(""), finish)
+
+    def _unfinished(self, index: int, output: Output) -> bytes:
+        """Chunks with what is new of a choice."""
+        return self._chunk(index, self._text(output.text), _UNFINISHED) if output.text else b""
 
     def _opening(self, index: int) -> bytes:
         """What precedes the first chunk of a choice."""
@@ -201,8 +224,21 @@ class Chunks(ABC):
 _UNFINISHED = b'"finish_reason":null'
 
 
+def finish_reason_of(reason: str, *, has_calls: bool) -> str:
+    """An answer that stops with calls stops for them; one that was cut off says so."""
+    return "tool_calls" if has_calls and reason == "stop" else reason
+
+
+def tool_call_json(call: ToolCallDelta) -> dict[str, Any]:
+    """Id, type and name come once: clients add up the texts of all deltas."""
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
 class ChatChunks(Chunks):
-    """A role first, text in `delta.content`, and a finish chunk with an empty delta."""
+    """A role first, text in `delta.content`, reasoning and tool calls beside it, and a finish chunk with an empty delta."""
 
     object_name = "chat.completion.chunk"
     finish_with_text = False
@@ -215,6 +251,17 @@ class ChatChunks(Chunks):
         if self._view.token_ids and choice.prompt_ids is not None:
             end = b'}],"prompt_token_ids":' + _encode(choice.prompt_ids) + end[2:]
         return self._head + first + end
+
+    def _unfinished(self, index: int, output: Output) -> bytes:
+        chunks = b""
+        if output.reasoning and self._view.reasoning:
+            delta = b'"delta":{"reasoning_content":%b}' % text_json(output.reasoning)
+            chunks += self._chunk(index, delta, _UNFINISHED)
+        chunks += super()._unfinished(index, output)
+        if output.tool_calls:
+            calls = with_line_ends_escaped(_encode([tool_call_json(call) for call in output.tool_calls]))
+            chunks += self._chunk(index, b'"delta":{"tool_calls":%b}' % calls, _UNFINISHED)
+        return chunks
 
     def _text(self, text: str) -> bytes:
         return b'"delta":{"content":%b}' % text_json(text) if text else b'"delta":{}'

@@ -25,10 +25,9 @@ class FieldTable(NamedTuple):
     refused: Mapping[str, tuple[Any, ...]]
 
 
-# Fields that change nothing here. The response header `x-diptych-ignored` names those that a request used.
+# Fields that change nothing here, at either endpoint. The response header `x-diptych-ignored` names those that a request used.
 _NO_EFFECT = frozenset(
     {
-        "include_reasoning",
         "metadata",
         "prediction",
         "prompt_cache_key",
@@ -66,27 +65,25 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 
 COMPLETION_FIELDS = FieldTable(
     honoured=frozenset(CompletionRequest.__struct_fields__),
-    no_effect=_NO_EFFECT,
+    # There is no reasoning to leave out.
+    no_effect=_NO_EFFECT | {"include_reasoning"},
     refused=_REFUSED | {"logprobs": (False,), "prompt_embeds": (), "suffix": ("",)},
 )
 CHAT_FIELDS = FieldTable(
     honoured=frozenset(ChatRequest.__struct_fields__),
-    # Without tools there is nothing to call in parallel; verbosity and effort steer models that know them.
-    no_effect=_NO_EFFECT | {"parallel_tool_calls", "reasoning_effort", "verbosity"},
+    # They steer models that know them.
+    no_effect=_NO_EFFECT | {"reasoning_effort", "verbosity"},
     refused=_REFUSED
     | {
         "add_special_tokens": (False,),
         "audio": (),
         "chat_template": (),
-        "documents": ([],),
         "function_call": ("none", "auto"),
         "functions": ([],),
         "logprobs": (False,),
         "mm_processor_kwargs": ({},),
         "modalities": (["text"],),
         "moderation": (),
-        "tool_choice": ("none", "auto"),
-        "tools": ([],),
         "top_logprobs": (0,),
         "web_search_options": (),
     },

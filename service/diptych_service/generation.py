@@ -15,7 +15,7 @@ from diptych.errors import RequestError
 from diptych_service import tracing
 from diptych_service.answers import Answer, chat_body, completion_body, usages_of
 from diptych_service.body import read_request
-from diptych_service.chunks import DONE, ChatChunks, Chunks, CompletionChunks, Identity, StreamView
+from diptych_service.chunks import DONE, ChatChunks, Chunks, CompletionChunks, Identity, View
 from diptych_service.errors import ApiError, BadRequest, from_exception, model_not_found, shutting_down
 from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
 from diptych_service.lifecycle import LIFECYCLE
@@ -27,6 +27,7 @@ from diptych_service.sampling import sampling_params
 from diptych_service.schema import ChatRequest, CompletionRequest, SamplingFields, StreamOptions
 from diptych_service.stall import STALL_WATCH
 from diptych_service.tenants import caller_of
+from diptych_service.tools import shown_tools
 
 Request = TypeVar("Request", bound=SamplingFields)
 Source = AsyncGenerator[Output, None]
@@ -85,6 +86,7 @@ class Generation:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body, ignored, arrived = await self._read(request, ChatRequest, CHAT_FIELDS)
         messages, ignored_in_messages = template_messages(body.messages)
+        tools, ignored_in_tools = shown_tools(body)
         if body.add_generation_prompt and body.continue_final_message:
             message = "add_generation_prompt and continue_final_message exclude each other."
             raise BadRequest(message, param="continue_final_message", code="invalid_parameter")
@@ -98,10 +100,14 @@ class Generation:
             arrived_ns=arrived,
             add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
             continue_final_message=continues,
+            tools=tools,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            documents=body.documents,
             chat_template_kwargs=body.chat_template_kwargs,
             span=tracing.span_for_sources(request, 1),
         )
-        return await self._answer(request, body, ignored + ignored_in_messages, CHAT, Sources([source], params.n))
+        everything_ignored = ignored + ignored_in_messages + ignored_in_tools
+        return await self._answer(request, body, everything_ignored, CHAT, Sources([source], params.n))
 
     async def _read(
         self, request: web.Request, struct: type[Request], table: FieldTable
@@ -137,9 +143,9 @@ class Generation:
         identity = Identity(endpoint.id_prefix + secrets.token_hex(16), int(time.time()), self._model_name())
         tracing.name_response(request, identity.id)
         headers = {"x-diptych-ignored": ", ".join(sorted(ignored))} if ignored else {}
+        view = view_of(body)
         with request.app[LIFECYCLE].track():
             if body.stream:
-                view = stream_view(body)
                 chunks = endpoint.chunks(identity, view, len(sources.streams), sources.choices)
                 return await Stream(request, chunks, headers, endpoint.prompt_field).run(sources)
             try:
@@ -151,7 +157,7 @@ class Generation:
             except RequestError as error:
                 raise from_exception(error, endpoint.prompt_field) from None
         tracing.record_usage(request, usages_of(answers, sources.choices))
-        payload = endpoint.body(identity, answers, sources.choices, token_ids=bool(body.return_token_ids))
+        payload = endpoint.body(identity, answers, sources.choices, view)
         return web.Response(body=payload, content_type="application/json", headers=headers)
 
 
@@ -177,12 +183,13 @@ def wants_explanation(request: web.Request) -> bool:
     raise BadRequest(message, param=EXPLAIN_HEADER, code="invalid_parameter")
 
 
-def stream_view(body: SamplingFields) -> StreamView:
+def view_of(body: SamplingFields) -> View:
     options = body.stream_options or StreamOptions()
-    return StreamView(
+    return View(
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
+        reasoning=not isinstance(body, ChatRequest) or body.include_reasoning is not False,
     )
 
 

@@ -61,10 +61,15 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 
 class ChatRequest(SamplingFields, kw_only=True):
-    """POST /v1/chat/completions. `max_completion_tokens` wins over `max_tokens`."""
+    """POST /v1/chat/completions. `max_completion_tokens` wins over `max_tokens`; `tools.shown_tools` checks the tools."""
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    include_reasoning: bool | None = None

@@ -221,6 +221,7 @@ async def test_chat_is_handed_to_the_core_as_a_template_request(engine: AsyncEng
         "add_generation_prompt": True,
         "continue_final_message": False,
         "tools": None,
+        "documents": None,
         "chat_template_kwargs": {"thinking": False},
     }
     for wrong, told in (([], "messages is empty"), ([{"role": "user", "content": "\ud800"}], "JSON")):

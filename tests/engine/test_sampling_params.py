@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from diptych import SamplingParams
 from diptych.errors import InvalidParameterError, RequestError
 from diptych.params import params_json, params_problems
+from diptych.requests import Prompt
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1.0, 1e-12, 1e308, 2.0, 100.0])
 
@@ -119,8 +120,8 @@ def test_all_problems_are_one_error_of_bounded_size() -> None:
 )
 def test_the_core_reads_every_setting_as_it_was_given(params: SamplingParams) -> None:
     params.validate(vocabulary=100)
-    told = json.loads(params_json(params, add_special_tokens=True))
-    assert told.pop("add_special_tokens") is True
+    told = json.loads(params_json(params, Prompt("x")))
+    assert told.pop("add_special_tokens") is True and told.pop("max_tool_calls") is None
     assert told.pop("logit_bias") == [[token, params.logit_bias[token]] for token in sorted(params.logit_bias)]
     for name, value in told.items():
         expected = getattr(params, name)

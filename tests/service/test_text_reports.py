@@ -103,9 +103,7 @@ def ids_of(folder: Path, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
-def test_characters_of_many_tokens_are_the_same_streamed_whole_and_decoded(
-    folders: dict[str, Path], kind: str
-) -> None:
+def test_characters_of_many_tokens_are_the_same_streamed_whole_and_decoded(folders: dict[str, Path], kind: str) -> None:
     """A1, A2, A22: letters, signs and joiners of two and more tokens each, none lost, added or changed."""
     scripts = [ids_of(folders[kind], text) for text in HARD_TEXTS]
     with Speaker(folders[kind], scripts) as speaker:

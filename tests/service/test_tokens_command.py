@@ -42,7 +42,9 @@ def test_the_table_has_a_line_for_each_token(folder: Path, capsys: pytest.Captur
     rows = token_rows(folder, TEXT)
     assert lines[0].split() == ["id", "piece", "bytes", "UTF-8", "after", "it"]
     assert [line.split()[0] for line in lines[1:]] == [str(row.id) for row in rows]
-    assert all(row.data.hex(" ") in line and line.endswith(row.state) for row, line in zip(rows, lines[1:], strict=True))
+    assert all(
+        row.data.hex(" ") in line and line.endswith(row.state) for row, line in zip(rows, lines[1:], strict=True)
+    )
 
 
 def test_standard_input_is_read_and_what_is_no_text_is_code_2(

@@ -48,7 +48,8 @@ class Finished:
     completion_tokens: int = 2
     cached_tokens: int = 0
     mean_logprob: float | None = None
-    timings: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    reasoning_tokens: int | None = None
+    timings: tuple[int, int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0, 0)
     preemptions: int = 0
     events: list[tuple[int, str]] = field(default_factory=list)
 
@@ -58,7 +59,7 @@ class Failure:
     kind: str
     message: str = "it failed"
     details: str = "{}"
-    timings: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    timings: tuple[int, int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0, 0)
     prompt_tokens: int = 3
     completion_tokens: int = 0
 
@@ -69,6 +70,8 @@ class Frame:
     choice: int = 0
     accepted: Accepted | None = None
     text: str = ""
+    reasoning: str = ""
+    calls: list[tuple[int, str | None, str]] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     finished: Finished | None = None
     failure: Failure | None = None

@@ -1,6 +1,7 @@
 """A model folder without weights: enough for the scripted worker, which needs a tokenizer and a few numbers."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import xxhash
@@ -10,10 +11,13 @@ from tokenizers import Tokenizer
 MAX_MODEL_LEN = 2048
 
 
-def write_folder(folder: Path, chat_template: str | None = CHATML) -> Path:
-    """Writes a tokenizer and a config.json; the end token is `<|im_end|>`."""
+def write_folder(folder: Path, chat_template: str | None = CHATML, special: Sequence[str] = ()) -> Path:
+    """Writes a tokenizer, with `special` tokens beside its own, and a config.json; the end token is `<|im_end|>`."""
     write_tokenizer(folder, chat_template)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if special:
+        tokenizer.add_special_tokens(list(special))
+        tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -4,8 +4,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use runtime::Done;
 
-/// Monotonic nanoseconds: arrived, tokenised, admitted, first token, finished; 0 where it did not come that far.
-type Timings = (u64, u64, u64, u64, u64);
+/// Monotonic nanoseconds: arrived, tokenised, admitted, first token, finished, prompt taken, rendered; 0 where it did not come that far.
+type Timings = (u64, u64, u64, u64, u64, u64, u64);
+
+/// Index, name when it begins, more of its arguments.
+type Call = (u32, Option<String>, String);
 
 fn timings(from: runtime::Timings) -> Timings {
     (
@@ -14,6 +17,8 @@ fn timings(from: runtime::Timings) -> Timings {
         from.admitted,
         from.first_token,
         from.finished,
+        from.prompt_taken,
+        from.rendered,
     )
 }
 
@@ -24,6 +29,8 @@ pub(crate) struct Frame {
     choice: u32,
     accepted: Option<Py<Accepted>>,
     text: String,
+    reasoning: String,
+    calls: Vec<Call>,
     token_ids: Vec<u32>,
     finished: Option<Py<Finished>>,
     failure: Option<Py<Failure>>,
@@ -46,6 +53,12 @@ impl Frame {
                 .map(|accepted| Py::new(py, Accepted::from(accepted)))
                 .transpose()?,
             text: frame.text,
+            reasoning: frame.reasoning,
+            calls: frame
+                .calls
+                .into_iter()
+                .map(|call| (call.index, call.name, call.arguments))
+                .collect(),
             token_ids: frame.token_ids,
             finished,
             failure,
@@ -84,6 +97,7 @@ pub(crate) struct Finished {
     completion_tokens: u32,
     cached_tokens: u32,
     mean_logprob: Option<f64>,
+    reasoning_tokens: Option<u32>,
     timings: Timings,
     preemptions: u32,
     events: Vec<(u64, &'static str)>,
@@ -99,6 +113,7 @@ impl From<runtime::Finished> for Finished {
             completion_tokens: from.completion_tokens,
             cached_tokens: from.cached_tokens,
             mean_logprob: from.mean_logprob,
+            reasoning_tokens: from.reasoning_tokens,
             timings: timings(from.timings),
             preemptions: from.preemptions,
             events: from.events,

@@ -1,6 +1,7 @@
 //! What a caller gets back about its requests.
 
 use diptych_core::explanation::Explanation;
+use diptych_text::{AnswerDelta, CallDelta, merge_calls};
 
 /// Everything that happened to one request since the last drain, merged.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,12 +14,34 @@ pub struct Frame {
     pub accepted: Option<Accepted>,
     /// New text.
     pub text: String,
+    /// New text of the model's reasoning, where that is told apart.
+    pub reasoning: String,
+    /// New tool calls, and more of the arguments of earlier ones.
+    pub calls: Vec<CallDelta>,
     /// New output token ids.
     pub token_ids: Vec<u32>,
     /// Set once, in the choice's last frame.
     pub done: Option<Done>,
     /// Why it went as it did: with `done`, if that was asked for and the core has had the request.
     pub explanation: Option<Box<Explanation>>,
+}
+
+impl Frame {
+    /// Adds what is new of the answer.
+    pub(crate) fn add(&mut self, delta: AnswerDelta) {
+        self.text.push_str(&delta.text);
+        self.reasoning.push_str(&delta.reasoning);
+        merge_calls(&mut self.calls, delta.calls);
+    }
+
+    /// Whether it tells anything but an end.
+    pub(crate) fn has_news(&self) -> bool {
+        self.accepted.is_some()
+            || !self.token_ids.is_empty()
+            || !self.text.is_empty()
+            || !self.reasoning.is_empty()
+            || !self.calls.is_empty()
+    }
 }
 
 /// The core has taken a request.
@@ -70,6 +93,10 @@ impl FinishReason {
 pub struct Timings {
     /// As given to `submit`.
     pub arrived: u64,
+    /// A thread took the prompt to make ids of it.
+    pub prompt_taken: u64,
+    /// The chat template was rendered.
+    pub rendered: u64,
     /// Prompt ids known.
     pub tokenised: u64,
     /// First admitted to a step.
@@ -97,6 +124,8 @@ pub struct Finished {
     pub cached_tokens: u32,
     /// Mean log probability of the output tokens, if asked for.
     pub mean_logprob: Option<f64>,
+    /// Output tokens that were reasoning, its tags included, where that is told apart.
+    pub reasoning_tokens: Option<u32>,
     /// When.
     pub timings: Timings,
     /// How often its blocks were taken and its tokens computed again.

@@ -4,6 +4,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Weak;
 use std::time::Duration;
 
+use diptych_text::merge_calls;
+
 use crate::EngineError;
 use crate::coalesce::Coalescer;
 use crate::frame::Frame;
@@ -87,6 +89,8 @@ fn merge(waiting: &mut Frame, next: Frame) {
     );
     waiting.accepted = waiting.accepted.take().or(next.accepted);
     waiting.text.push_str(&next.text);
+    waiting.reasoning.push_str(&next.reasoning);
+    merge_calls(&mut waiting.calls, next.calls);
     waiting.token_ids.extend_from_slice(&next.token_ids);
     waiting.done = next.done;
     waiting.explanation = waiting.explanation.take().or(next.explanation);

@@ -38,3 +38,4 @@ pub use crate::options::{
     EngineOptions, EventLogOptions, Limits, Prompt, TestFaults, WorkerKind, WorkerOptions,
 };
 pub use crate::os::now_ns;
+pub use diptych_text::CallDelta;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use diptych_core::explanation::Explanation;
 use diptych_core::kv_events::KvEventsError;
 use diptych_core::{Event, Request};
-use diptych_text::TextStream;
 use serde_json::{Map, Value};
 
 use crate::arena::Drawn;
@@ -14,6 +13,7 @@ use crate::control::HostMessage;
 use crate::engine::questions::{KvStored, KvTold};
 use crate::frame::{Failure, FailureKind, Timings};
 use crate::shared::{Open, Slot};
+use crate::text::Answer;
 
 /// What the engine thread is told.
 #[derive(Debug)]
@@ -55,7 +55,15 @@ pub(crate) struct Submission {
     pub(crate) open: Arc<Open>,
     pub(crate) request: Request,
     /// One for each choice.
-    pub(crate) streams: Vec<TextStream>,
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) times: PromptTimes,
+}
+
+/// When a prompt was made ready, in nanoseconds; `rendered` is 0 where there is no conversation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PromptTimes {
+    pub(crate) taken: u64,
+    pub(crate) rendered: u64,
     pub(crate) tokenised: u64,
 }
 
@@ -87,11 +95,11 @@ pub(crate) enum TextMessage {
 #[derive(Debug)]
 pub(crate) struct AcceptedStream {
     pub(crate) open: Arc<Open>,
-    pub(crate) streams: Vec<TextStream>,
+    pub(crate) answers: Vec<Answer>,
     pub(crate) stop_ids: Vec<u32>,
     pub(crate) prompt_tokens: u32,
     pub(crate) prompt_ids: Option<Vec<u32>>,
-    pub(crate) tokenised: u64,
+    pub(crate) times: PromptTimes,
 }
 
 /// The part of a [`Failure`] that says what went wrong.

@@ -25,6 +25,12 @@ pub struct EngineOptions {
     pub vocabulary: u32,
     /// Ids that end a sequence.
     pub eos_ids: Vec<u32>,
+    /// How the model writes tool calls: the name of a format, `auto` or `none`.
+    #[serde(default = "auto")]
+    pub tool_call_parser: String,
+    /// How the model marks its reasoning: the name of a format, `auto` or `none`.
+    #[serde(default = "auto")]
+    pub reasoning_parser: String,
     /// Where everything that goes into the core is written down, if anywhere.
     #[serde(default)]
     pub event_log: Option<EventLogOptions>,
@@ -103,6 +109,10 @@ pub struct WorkerOptions {
 
 fn default_start_timeout() -> f64 {
     600.0
+}
+
+fn auto() -> String {
+    "auto".to_owned()
 }
 
 fn default_prefill_tile() -> u32 {

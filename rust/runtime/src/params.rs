@@ -38,6 +38,9 @@ pub(crate) struct Params {
     pub(crate) spaces_between_special_tokens: bool,
     pub(crate) add_special_tokens: bool,
     pub(crate) return_prompt_ids: bool,
+    /// The answer to a chat with tools is complete with so many calls.
+    #[serde(default)]
+    pub(crate) max_tool_calls: Option<u32>,
     /// Target for the gap between two tokens in nanoseconds, instead of the engine's.
     pub(crate) target_itl_ns: Option<u64>,
     /// Outputs to draw from the prompt.
@@ -121,6 +124,9 @@ impl Params {
             let least = self.min_tokens;
             problems.push(format!("min_tokens is {least}: at most max_tokens, {most}"));
         }
+        if self.max_tool_calls == Some(0) {
+            problems.push("max_tool_calls is 0: at least one, or none".to_owned());
+        }
         if self.target_itl_ns == Some(0) {
             problems.push("target_itl_ns is 0: at least 1, or none".to_owned());
         }
@@ -168,6 +174,11 @@ impl Params {
                 self.cache_retention
             ));
         }
+    }
+
+    /// Whether the text side may end it before the core does.
+    pub(crate) fn may_end_early(&self) -> bool {
+        !self.stop.is_empty() || self.max_tool_calls.is_some()
     }
 
     /// Its time to live in nanoseconds.
@@ -279,6 +290,7 @@ pub(crate) mod tests {
             ("max_tokens", serde_json::json!(0)),
             ("target_itl_ns", serde_json::json!(0)),
             ("min_tokens", serde_json::json!(5)),
+            ("max_tool_calls", serde_json::json!(0)),
             ("logit_bias", serde_json::json!([[1, 101.0]])),
             ("logit_bias", serde_json::json!([[100, 1.0]])),
             ("logit_bias", serde_json::json!([[1, 1.0], [1, 2.0]])),

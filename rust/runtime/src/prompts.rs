@@ -8,13 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use diptych_core::Request;
-use diptych_text::{StreamOptions, TextError, TextStream, Tokenizer};
+use diptych_text::{AnswerParser, Rendered, StreamOptions, TextError, TextStream, Tokenizer};
 
 use crate::frame::FailureKind;
-use crate::messages::{Problem, Submission};
+use crate::messages::{Problem, PromptTimes, Submission};
 use crate::now_ns;
 use crate::options::Prompt;
+use crate::params::Params;
 use crate::shared::{Open, Shared, lock};
+use crate::text::Answer;
 use crate::urgency::after;
 
 /// A prompt of at most this many bytes is short: well under a millisecond of work.
@@ -147,25 +149,13 @@ pub(crate) fn run_job(shared: &Shared, job: PromptJob) {
 /// Turns a job into what the engine thread needs.
 fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> {
     let params = &job.open.params;
-    let prompt = token_ids(shared, job.prompt, params.add_special_tokens)?;
+    let prepared = prepare_prompt(shared, job.prompt, &job.open)?;
+    let prompt = prepared.ids;
     let limits = &shared.options.limits;
     let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
     let remaining = limits.max_model_len.saturating_sub(prompt_tokens);
     let max_tokens = params.max_tokens.unwrap_or(remaining.max(1));
-    let table = shared.texts.tokenizer.table();
-    let stream = StreamOptions {
-        stop: params.stop.clone(),
-        include_stop: params.include_stop_str_in_output,
-        min_tokens: params.min_tokens,
-        skip_special_tokens: params.skip_special_tokens,
-        spaces_between_special_tokens: params.spaces_between_special_tokens,
-        ..StreamOptions::default()
-    };
-    let streams: Result<Vec<TextStream>, TextError> = (0..params.n)
-        .map(|_| TextStream::new(Arc::clone(&table), stream.clone(), &prompt))
-        .collect();
-    let streams =
-        streams.map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))?;
+    let answers = answers(shared, params, &prompt, prepared.parser)?;
     let mut stop_ids = params.stop_token_ids.clone();
     if !params.ignore_eos {
         stop_ids.extend_from_slice(&shared.options.eos_ids);
@@ -176,7 +166,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         max_tokens,
         stop_ids,
         min_tokens: params.min_tokens,
-        has_stop_strings: !params.stop.is_empty(),
+        has_stop_strings: params.may_end_early(),
         namespace: shared.namespaces.of(&params.cache_salt),
         cache_ttl_ns: params.cache_ttl_ns(),
         retention: params.cache_retention,
@@ -195,31 +185,97 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     Ok(Box::new(Submission {
         open: Arc::clone(&job.open),
         request,
-        streams,
-        tokenised: now_ns(),
+        answers,
+        times: prepared.times,
     }))
 }
 
-fn token_ids(
+/// One for each choice.
+fn answers(
     shared: &Shared,
-    prompt: Prompt,
-    add_special_tokens: bool,
-) -> Result<Vec<u32>, Problem> {
-    let (text, add_special_tokens) = match prompt {
-        Prompt::Tokens(ids) => return Ok(ids),
-        Prompt::Text(text) => (text, add_special_tokens),
-        // The template writes the special tokens itself.
-        Prompt::Chat(json) => (render(shared, &json)?, false),
+    params: &Params,
+    prompt: &[u32],
+    parser: Option<AnswerParser>,
+) -> Result<Vec<Answer>, Problem> {
+    let table = shared.texts.tokenizer.table();
+    let options = StreamOptions {
+        stop: params.stop.clone(),
+        include_stop: params.include_stop_str_in_output,
+        min_tokens: params.min_tokens,
+        skip_special_tokens: params.skip_special_tokens,
+        spaces_between_special_tokens: params.spaces_between_special_tokens,
+        kept_special_ids: match &parser {
+            Some(_) => shared.texts.mark_ids.clone(),
+            None => Vec::new(),
+        },
     };
+    let answer = |_| {
+        let stream = TextStream::new(Arc::clone(&table), options.clone(), prompt)?;
+        Ok(Answer::new(stream, parser.clone()))
+    };
+    let answers: Result<_, TextError> = (0..params.n).map(answer).collect();
+    answers.map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))
+}
+
+/// A prompt as ids, and what follows from it for the answer.
+struct Prepared {
+    ids: Vec<u32>,
+    parser: Option<AnswerParser>,
+    times: PromptTimes,
+}
+
+fn prepare_prompt(shared: &Shared, prompt: Prompt, open: &Open) -> Result<Prepared, Problem> {
+    let mut times = PromptTimes {
+        taken: now_ns(),
+        ..PromptTimes::default()
+    };
+    let mut parser = None;
+    let ids = match prompt {
+        Prompt::Tokens(ids) => ids,
+        Prompt::Text(text) => encode(shared, &text, open.params.add_special_tokens)?,
+        Prompt::Chat(json) => {
+            let rendered = render(shared, &json)?;
+            times.rendered = now_ns();
+            parser = parser_for(shared, &rendered, open)?;
+            // Who has left meanwhile needs no ids: what is made here goes nowhere.
+            if open.has_left_prompt() {
+                Vec::new()
+            } else {
+                // The template writes the special tokens itself.
+                encode(shared, &rendered.text, false)?
+            }
+        }
+    };
+    times.tokenised = now_ns();
+    Ok(Prepared { ids, parser, times })
+}
+
+fn encode(shared: &Shared, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, Problem> {
     check_length(shared, text.len())?;
     shared
         .texts
         .tokenizer
-        .encode(&text, add_special_tokens)
+        .encode(text, add_special_tokens)
         .map_err(|error| Problem::new(FailureKind::Tokenizer, error.to_string()))
 }
 
-fn render(shared: &Shared, json: &str) -> Result<String, Problem> {
+fn parser_for(
+    shared: &Shared,
+    prompt: &Rendered,
+    open: &Open,
+) -> Result<Option<AnswerParser>, Problem> {
+    let formats = &shared.texts.formats;
+    if !prompt.tool_names.is_empty() && formats.tools().is_none() {
+        return Err(Problem::new(
+            FailureKind::InvalidParameter,
+            "tools: it is not known how this model writes tool calls (the setting tool_call_parser says it, and its chat \
+             template does not): send no tools, or tool_choice \"none\"",
+        ));
+    }
+    Ok(formats.parser(prompt, open.params.max_tool_calls))
+}
+
+fn render(shared: &Shared, json: &str) -> Result<Rendered, Problem> {
     // Every byte of the conversation takes at most six in JSON.
     check_length(shared, json.len() / 6)?;
     let Some(template) = &shared.texts.template else {
@@ -228,26 +284,35 @@ fn render(shared: &Shared, json: &str) -> Result<String, Problem> {
             "the model has no chat template: use a completion with a prompt instead",
         ));
     };
-    template.render(json).map_err(|error| {
-        let kind = match &error {
-            TextError::InvalidChat { .. } => FailureKind::InvalidPrompt,
-            _ => FailureKind::Template,
-        };
-        Problem::new(kind, error.to_string())
-    })
+    let limit = shared.texts.prompt_bytes;
+    template
+        .render_within(json, limit)
+        .map_err(|error| match &error {
+            TextError::RenderedTooLong { .. } => too_long(shared, &format!("more than {limit}")),
+            TextError::NotShown { .. } => {
+                Problem::new(FailureKind::InvalidParameter, error.to_string())
+            }
+            TextError::InvalidChat { .. } => {
+                Problem::new(FailureKind::InvalidPrompt, error.to_string())
+            }
+            _ => Problem::new(FailureKind::Template, error.to_string()),
+        })
 }
 
 fn check_length(shared: &Shared, bytes: usize) -> Result<(), Problem> {
-    let limit = shared.texts.prompt_bytes;
-    if bytes <= limit {
+    if bytes <= shared.texts.prompt_bytes {
         return Ok(());
     }
+    Err(too_long(shared, &bytes.to_string()).with("prompt_bytes", bytes))
+}
+
+fn too_long(shared: &Shared, bytes: &str) -> Problem {
+    let limit = shared.texts.prompt_bytes;
     let max_model_len = shared.options.limits.max_model_len;
     let message = format!(
         "This model's maximum context length is {max_model_len} tokens, but the prompt has {bytes} bytes; no prompt of more than {limit} bytes fits, so it was not tokenised"
     );
-    Err(Problem::new(FailureKind::ContextLength, message)
-        .with("prompt_bytes", bytes)
+    Problem::new(FailureKind::ContextLength, message)
         .with("max_prompt_bytes", limit)
-        .with("max_model_len", max_model_len))
+        .with("max_model_len", max_model_len)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use diptych_text::{ChatTemplate, Tokenizer};
+use diptych_text::{AnswerFormats, ChatTemplate, Tokenizer};
 
 use crate::engine::Ready;
 use crate::frame::{Done, FailureKind, FinishReason, Finished, Frame, Timings};
@@ -159,10 +159,13 @@ pub(crate) struct Shared {
     queues: AtomicU64,
 }
 
-/// The model's tokenizer and chat template.
+/// The model's tokenizer, its chat template, and how its answers are read.
 pub(crate) struct Texts {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) template: Option<ChatTemplate>,
+    pub(crate) formats: AnswerFormats,
+    /// Special tokens that are marks of those formats.
+    pub(crate) mark_ids: Vec<u32>,
     /// Longest prompt in bytes that is tokenised.
     pub(crate) prompt_bytes: usize,
 }
@@ -384,6 +387,7 @@ fn aborted_prompt(open: &Open) -> Finished {
         completion_tokens: 0,
         cached_tokens: 0,
         mean_logprob: None,
+        reasoning_tokens: None,
         timings: Timings {
             arrived: open.arrived,
             finished: crate::now_ns(),

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use diptych_core::config::HashMode;
 use diptych_core::{Core, CoreConfig};
-use diptych_text::{ChatTemplate, TextError, Tokenizer};
+use diptych_text::{AnswerFormats, ChatTemplate, TextError, Tokenizer};
 
 use crate::control::HostMessage;
 use crate::engine::event_log::EventLog;
@@ -442,9 +442,18 @@ fn texts(options: &EngineOptions) -> Result<Texts, EngineError> {
     let folder = &options.model_folder;
     let refused = |error: TextError| EngineError::Options(error.to_string());
     let tokenizer = Tokenizer::from_folder(folder).map_err(refused)?;
+    let template = ChatTemplate::from_folder(folder).map_err(refused)?;
+    let formats = AnswerFormats::choose(
+        &options.tool_call_parser,
+        &options.reasoning_parser,
+        template.as_ref(),
+    )
+    .map_err(refused)?;
     Ok(Texts {
         prompt_bytes: longest_prompt(&tokenizer, options.limits.max_model_len),
-        template: ChatTemplate::from_folder(folder).map_err(refused)?,
+        template,
+        formats,
+        mark_ids: formats.mark_ids(&tokenizer.table()),
         tokenizer,
     })
 }

@@ -170,8 +170,8 @@ impl EngineThread {
         let Submission {
             open,
             request,
-            streams,
-            tokenised,
+            answers,
+            times,
         } = submission;
         if open.aborted.load(Ordering::Acquire) {
             return self.say(TextMessage::Aborted(open.number));
@@ -199,11 +199,11 @@ impl EngineThread {
                 }
                 let accepted = AcceptedStream {
                     open,
-                    streams,
+                    answers,
                     stop_ids,
                     prompt_tokens,
                     prompt_ids,
-                    tokenised,
+                    times,
                 };
                 self.say(TextMessage::Accepted(Box::new(accepted)));
             }

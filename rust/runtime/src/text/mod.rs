@@ -1,6 +1,8 @@
 //! From token ids to text, on a thread of its own.
 
+mod answer;
 mod stream;
 mod thread;
 
+pub(crate) use answer::Answer;
 pub(crate) use thread::run_text;

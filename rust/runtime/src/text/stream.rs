@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use diptych_core::FinishReason as CoreReason;
 use diptych_core::explanation::Explanation;
-use diptych_text::TextStream;
 
 use crate::frame::{Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings};
 use crate::messages::{AcceptedStream, Problem, Verdict};
 use crate::shared::{Open, empty_frame};
 use crate::stats::Statistics;
+use crate::text::answer::Answer;
 
 /// Most entries in [`Finished::events`].
 const MAX_EVENTS: usize = 64;
@@ -19,7 +19,7 @@ const MAX_EVENTS: usize = 64;
 pub(super) struct Stream {
     open: Arc<Open>,
     choice: u32,
-    text: TextStream,
+    answer: Answer,
     stop_ids: Arc<[u32]>,
     prompt_tokens: u32,
     timings: Timings,
@@ -30,6 +30,8 @@ pub(super) struct Stream {
     preemptions: u32,
     events: Vec<(u64, &'static str)>,
     frame: Frame,
+    /// Whether this side has ended the request, and the core must hear of it.
+    is_cut: bool,
     /// Whether this request's stop search has something to say to the core.
     unacknowledged: bool,
     /// How it ended on this side, where its owner is told only with what the core knows.
@@ -42,15 +44,17 @@ impl Stream {
         let stop_ids: Arc<[u32]> = accepted.stop_ids.into();
         let timings = Timings {
             arrived: accepted.open.arrived,
-            tokenised: accepted.tokenised,
+            prompt_taken: accepted.times.taken,
+            rendered: accepted.times.rendered,
+            tokenised: accepted.times.tokenised,
             ..Timings::default()
         };
         let prompt_tokens = accepted.prompt_tokens;
-        let texts = (0..).zip(accepted.streams);
-        let mut streams: Vec<Self> = texts
-            .map(|(choice, text)| {
+        let answers = (0..).zip(accepted.answers);
+        let mut streams: Vec<Self> = answers
+            .map(|(choice, answer)| {
                 let (open, stop_ids) = (Arc::clone(&accepted.open), Arc::clone(&stop_ids));
-                Self::new((open, choice), text, stop_ids, (prompt_tokens, timings))
+                Self::new((open, choice), answer, stop_ids, (prompt_tokens, timings))
             })
             .collect();
         streams[0].frame.accepted = Some(Accepted {
@@ -62,7 +66,7 @@ impl Stream {
 
     fn new(
         (open, choice): (Arc<Open>, u32),
-        text: TextStream,
+        answer: Answer,
         stop_ids: Arc<[u32]>,
         (prompt_tokens, timings): (u32, Timings),
     ) -> Self {
@@ -70,7 +74,7 @@ impl Stream {
         Self {
             open,
             choice,
-            text,
+            answer,
             stop_ids,
             prompt_tokens,
             timings,
@@ -81,6 +85,7 @@ impl Stream {
             preemptions: 0,
             events: Vec::new(),
             frame,
+            is_cut: false,
             unacknowledged: false,
             ending: None,
         }
@@ -142,7 +147,7 @@ impl Stream {
         }
     }
 
-    /// Takes a token. `Some`: a stop string completed, the request is over.
+    /// Takes a token. `Some`: a stop string or the last tool call is complete, the request is over.
     pub(super) fn token(
         &mut self,
         token: u32,
@@ -161,13 +166,19 @@ impl Stream {
         self.last_token = now;
         self.completion_tokens += 1;
         self.frame.token_ids.push(token);
-        self.unacknowledged = self.has_stop_strings();
+        self.unacknowledged = self.open.params.may_end_early();
         if self.completion_tokens > self.open.params.min_tokens && self.stop_ids.contains(&token) {
-            self.text.push_hidden(token);
+            self.answer.push_hidden(token);
             return None;
         }
-        let found = self.text.push(token, &mut self.frame.text)?.stop_index;
-        Some(self.finished(FinishReason::Stop, Some(found), None))
+        let stop = self.answer.push(token, &mut self.frame);
+        if stop.is_none() && !self.answer.is_complete() {
+            return None;
+        }
+        self.is_cut = true;
+        self.answer.finish(&mut self.frame);
+        let stop_index = stop.map(|stop| stop.stop_index);
+        Some(self.finished(FinishReason::Stop, stop_index, None))
     }
 
     /// The log probability of the token that comes next.
@@ -180,14 +191,15 @@ impl Stream {
         wanted.then(|| self.sum_logprobs / f64::from(self.completion_tokens))
     }
 
-    fn has_stop_strings(&self) -> bool {
-        !self.open.params.stop.is_empty()
+    /// Whether this side has ended the request by a token that the core knows, before the core did.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// The core has ended the request, provisionally: what is still held back may complete a stop string.
     pub(super) fn ended(&mut self, reason: CoreReason) -> Done {
-        let found = self.text.finish(&mut self.frame.text);
-        if let Some(found) = found {
+        if let Some(found) = self.answer.finish(&mut self.frame) {
+            self.is_cut = true;
             return self.finished(FinishReason::Stop, Some(found.stop_index), None);
         }
         let stop_token = match reason {
@@ -199,7 +211,7 @@ impl Stream {
         };
         match reason {
             CoreReason::StopToken(_) => self.finished(FinishReason::Stop, None, stop_token),
-            // This side told the core of the stop string and ended the request then.
+            // This side told the core of the end and ended the request then.
             CoreReason::StopString => self.finished(FinishReason::Stop, None, None),
             CoreReason::Length => self.finished(FinishReason::Length, None, None),
             CoreReason::Timeout if self.completion_tokens > 0 => {
@@ -231,7 +243,7 @@ impl Stream {
 
     /// The request cannot go on: what is held back belongs to it still.
     pub(super) fn fail(&mut self, problem: Problem) -> Done {
-        let _ = self.text.finish(&mut self.frame.text);
+        let _ = self.answer.finish(&mut self.frame);
         self.failed(problem)
     }
 
@@ -258,6 +270,7 @@ impl Stream {
             completion_tokens: self.completion_tokens,
             cached_tokens: self.cached_tokens,
             mean_logprob: self.mean_logprob(),
+            reasoning_tokens: self.answer.reasoning_tokens(),
             timings: self.timings,
             preemptions: self.preemptions,
             events: std::mem::take(&mut self.events),
@@ -287,7 +300,7 @@ impl Stream {
     /// Gives what happened since the last call to the reader.
     pub(super) fn flush(&mut self) {
         let frame = self.take_frame();
-        if frame.accepted.is_some() || !frame.token_ids.is_empty() || !frame.text.is_empty() {
+        if frame.has_news() {
             self.open.queue.add(frame);
         }
     }

@@ -110,7 +110,7 @@ impl TextThread<'_> {
                 submission, choice, ..
             } => (submission, choice),
         };
-        // A stop string ended it before the core heard of that.
+        // This side ended it before the core heard of that.
         let Some(stream) = self.streams.get_mut(&key) else {
             return;
         };
@@ -172,9 +172,7 @@ impl TextThread<'_> {
             self.drop_choices(key.0, stream.choices());
             let _ = self.shared.commands.push(Command::Abort(key.0));
         }
-        let stop_string =
-            matches!(&done, Done::Finished(finished) if finished.stop_string.is_some());
-        self.acks.extend(stream.take_ack(stop_string));
+        self.acks.extend(stream.take_ack(stream.is_cut()));
         ended.push((stream, done));
     }
 
@@ -248,7 +246,7 @@ fn is_last(event: Event) -> bool {
 
 fn apply(stream: &mut Stream, event: Event, now: u64, statistics: &mut Statistics) -> Option<Done> {
     if stream.is_ending() {
-        // A stop string has ended it: later tokens are none of its own.
+        // This side has ended it: later tokens are none of its own.
         return if is_last(event) {
             stream.take_ending()
         } else {

@@ -27,7 +27,7 @@ pub(crate) struct CallSyntax {
 
 /// Finds the calls in an answer and passes all else on as text. What turns out to be no call comes back as it was written;
 /// between calls, and between a call and the mark that ends it, nothing but the calls is passed on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent marks of what was read"
@@ -52,7 +52,7 @@ pub(super) struct CallReader {
     limit: Option<u32>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Place {
     /// The beginning of an answer that may be a call.
     Start,

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 /// Looks for the first of a few markers. What may still become one is held back, and nothing else.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MarkerSearch {
     markers: &'static [&'static str],
     held: String,

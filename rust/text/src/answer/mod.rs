@@ -147,7 +147,7 @@ fn ends_inside(prompt: &Rendered, format: &ReasoningFormat) -> bool {
 
 /// Takes one answer apart while it is being written: nothing waits but what may still become a mark, or a call whose name
 /// is not known yet. All text, reasoning and calls of the joined deltas do not depend on how the text was cut.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AnswerParser {
     reasoning: Option<ReasoningReader>,
     calls: Option<CallReader>,

@@ -5,7 +5,7 @@ use super::value::{Step, ValueEnd};
 
 /// Reads `{"name": …, "arguments": {…}}`, in any order of its members; `parameters` is another word for `arguments`. As
 /// soon as the name is known the arguments are passed on as they come. Other members are read over.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent marks of how far the object was read"

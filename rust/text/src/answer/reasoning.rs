@@ -12,7 +12,7 @@ pub(crate) struct ReasoningTags {
 
 /// Splits an answer. Reasoning is what stands between the tags where the answer begins with the first one, or where the
 /// prompt ended with it; line ends next to the tags belong to neither side.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ReasoningReader {
     tags: &'static ReasoningTags,
     place: Place,

@@ -1,7 +1,7 @@
 //! Where a JSON value ends, in text that comes a character at a time.
 
 /// Follows one value. It knows strings and brackets, which is what the end depends on; it is no validator.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ValueEnd {
     depth: usize,
     in_string: bool,
