@@ -2,9 +2,9 @@
 
     bench/text.py [--sequences 1000000] [--folder FOLDER]
 
-Fetches small packages that ship tokenizers (30 MB, 110 with --all), makes a tokenizer.json of each where it has none, and
-runs the crate's property tests over them and over its own small ones, in release. The exit code is that of the tests.
---folder keeps the tokenizers for another run.
+Fetches small packages that ship tokenizers (30 MB, 110 with --all), makes a tokenizer.json of each where it has none,
+and runs the crate's property tests over them and over its own small ones, in release. The exit code is that of the
+tests. --folder keeps the tokenizers for another run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 ROOT = Path(__file__).parent.parent
 # The patterns that the models' own loaders give to tiktoken.
-LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
@@ -39,7 +42,7 @@ class Source(NamedTuple):
 
 
 def from_ranks(ranks: dict[bytes, int], pattern: str, special: Iterable[str]) -> Tokenizer:
-    """Byte-level BPE from tiktoken's ranks: a token can come from any split of it into two tokens, lowest ranks first."""
+    """Byte-level BPE from tiktoken's ranks: a token can come from any split of it in two, lowest ranks first."""
     spelling = dict(enumerate(_alphabet()))
     spell = {token: "".join(spelling[byte] for byte in token) for token in ranks}
     merges = []

@@ -202,9 +202,9 @@ class AsyncEngine:
     ) -> AsyncGenerator[Output, None]:
         """Answer `messages`, rendered by the model's chat template; else as `generate`. Also raises `TemplateError`.
 
-        `tools`, in the form of OpenAI's API, may be called: the calls are in the outputs' `tool_calls`, of which there is
-        at most one unless `parallel_tool_calls`. Reasoning is in `reasoning`. How the model writes both says the
-        configuration. `documents` are for templates that show them.
+        `tools`, in the form of OpenAI's API, may be called: the calls are in the outputs' `tool_calls`, at most one
+        unless `parallel_tool_calls`. Reasoning is in `reasoning`. How the model writes both says the configuration.
+        `documents` are for templates that show them.
         """
 
         def rendered() -> Prompt:

@@ -82,9 +82,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       later than that after its submission.
     - `prefill_order`: which of the prompts of one tenant and priority is computed first: `fcfs`, `shortest_uncached`
       or `longest_cached_prefix`. `tenant_weights`: shares of tenants by name, 0.01..100; 1 for all others.
-    - `tool_call_parser`, `reasoning_parser`: how the model writes tool calls (`mistral`, `hermes`, `llama3_json`, `json`)
-      and marks its reasoning (`think`, `magistral`), so that chats give both apart from the text. `auto`: as the marks in
-      its chat template tell; `none`: all is text.
+    - `tool_call_parser`, `reasoning_parser`: how the model writes tool calls (`mistral`, `hermes`, `llama3_json`,
+      `json`) and marks its reasoning (`think`, `magistral`), so that chats give both apart from the text. `auto`: as
+      the marks in its chat template tell; `none`: all is text.
     - `worker`: `process`, `inline` (a thread here), `scripted` (no model, a process), `scripted_thread` (no model, a
       thread here). `script`: a file with a JSON list of token ids per line, or those lists; line `i mod n` answers the
       i-th request, without a script the next token is a hash of all before. `script_step_ms`: time of its step.

@@ -101,9 +101,9 @@ class LLM:
         documents: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[Completion]:
-        """Answer each conversation, a list of messages; `tools` and `documents` as in `AsyncEngine.chat`, for all of them.
+        """Answer each conversation, a list of messages; the rest as in `generate`.
 
-        Otherwise as `generate`.
+        `tools` and `documents`, for all of them, are those of `AsyncEngine.chat`.
         """
         extras = ChatExtras(tools, documents, chat_template_kwargs)
         prompts = [chat_prompt(messages, extras) for messages in conversations]

@@ -34,9 +34,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `best_of`: draw this many outputs and give the `n` whose tokens have the highest mean log probability, best first,
       once all have ended; 1..128, at least `n`. The log probabilities are those with penalties and bias, before
       temperature.
-    - `skip_special_tokens`: leave special tokens out of the text. `spaces_between_special_tokens`: False drops the space
-      that WordPiece tokenizers and those without a decoder put between two special tokens in a row; others put none.
-      `return_prompt_ids`: the first output has them.
+    - `skip_special_tokens`: leave special tokens out of the text. `spaces_between_special_tokens`: False drops the
+      space that WordPiece tokenizers and those without a decoder put between two special tokens in a row; others put
+      none. `return_prompt_ids`: the first output has them.
     - `target_itl_ms`: how long the gap between two tokens may be, instead of the engine's own setting; the strictest of
       the running requests decides how much of others' prompts is computed beside them.
     - `priority`: 0..255, lower goes first, and takes row and memory from higher ones. `tenant`: who asks; tenants of

@@ -11,8 +11,8 @@ from diptych.errors import ModelError
 class TokenRow(NamedTuple):
     """One token of a text.
 
-    `piece`: as the vocabulary has it. `data`: the bytes that it gives after other tokens. `pending`: the begun character
-    after it, at most three bytes, none where the text so far is whole.
+    `piece`: as the vocabulary has it. `data`: the bytes that it gives after other tokens. `pending`: the begun
+    character after it, at most three bytes, none where the text so far is whole.
     """
 
     id: int

@@ -238,7 +238,7 @@ def tool_call_json(call: ToolCallDelta) -> dict[str, Any]:
 
 
 class ChatChunks(Chunks):
-    """A role first, text in `delta.content`, reasoning and tool calls beside it, and a finish chunk with an empty delta."""
+    """A role first, text in `delta.content`, reasoning and tool calls beside it; a finish chunk with an empty delta."""
 
     object_name = "chat.completion.chunk"
     finish_with_text = False

@@ -25,7 +25,7 @@ class FieldTable(NamedTuple):
     refused: Mapping[str, tuple[Any, ...]]
 
 
-# Fields that change nothing here, at either endpoint. The response header `x-diptych-ignored` names those that a request used.
+# Fields that change nothing here, at either endpoint. The header `x-diptych-ignored` names those that a request used.
 _NO_EFFECT = frozenset(
     {
         "metadata",

@@ -213,7 +213,7 @@ def test_the_first_pieces_space_is_as_in_the_decode_of_prompt_and_answer(
 
 @pytest.mark.parametrize("kind", ["byte_fallback", "metaspace", "word_piece"])
 def test_added_tokens_that_are_not_special_get_no_spaces_of_their_own(folders: dict[str, Path], kind: str) -> None:
-    """A17: under all flags the tokenizer's own decode; where that puts a space between two special tokens, it can go."""
+    """A17: under all flags the tokenizer's own decode; a space that it puts between two special tokens can go."""
     tokenizer = Tokenizer.from_file(str(folders[kind] / "tokenizer.json"))
     words = ["<s>", "<s>", ADDED[0], "the", ADDED[1], "end", "<s>"]
     ids = [tokenizer.token_to_id(word) for word in words]

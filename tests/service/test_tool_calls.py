@@ -80,10 +80,12 @@ def test_the_client_gets_whole_calls(service: ServiceThread) -> None:
 
 def test_the_stream_helper_adds_up_the_same_calls(slow_answer: ServiceThread) -> None:
     service = slow_answer
-    with openai.OpenAI(base_url=service.url + "/v1", api_key="none", max_retries=0) as client:
-        with client.chat.completions.stream(model=service.model, messages=ASKED, tools=TOOLS) as stream:
-            kinds = [event.type for event in stream]
-            final = stream.get_final_completion()
+    with (
+        openai.OpenAI(base_url=service.url + "/v1", api_key="none", max_retries=0) as client,
+        client.chat.completions.stream(model=service.model, messages=ASKED, tools=TOOLS) as stream,
+    ):
+        kinds = [event.type for event in stream]
+        final = stream.get_final_completion()
     assert kinds.count("tool_calls.function.arguments.done") == 2
     assert kinds.count("tool_calls.function.arguments.delta") > 10, "arguments come as the model writes them"
     choice = final.choices[0]

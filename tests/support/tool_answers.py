@@ -24,7 +24,9 @@ TAGS = """\
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% if begin_thinking %}{{ '<think>\\n' }}{% endif %}{% endif %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}
+{%- if begin_thinking %}{{ '<think>\\n' }}{% endif %}
+{%- endif %}
 """
 
 MARKED = """\

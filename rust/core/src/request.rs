@@ -107,6 +107,7 @@ impl Default for Request {
             prompt: Vec::new(),
             max_tokens: 0,
             stop_ids: Vec::new(),
+            min_tokens: 0,
             has_stop_strings: false,
             choices: 1,
             namespace: 0,

@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -135,31 +136,41 @@ fn a_worker_ignores_the_signals_of_its_hosts_terminal_and_sees_no_secret() {
     );
 }
 
+/// Names and folders in /proc.
+fn threads_of_the_engine() -> Vec<(String, PathBuf)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let folders = tasks.map(|task| task.unwrap().path());
+    let named = folders.map(|folder| {
+        let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+        (name, folder)
+    });
+    named
+        .filter(|(name, _)| name.starts_with("diptych-"))
+        .collect()
+}
+
 #[test]
 fn no_signal_is_delivered_to_a_thread_of_the_engine() {
     let _rig = Rig::new("scripted_thread", json!({}), json!({}));
-    let mut threads = 0;
-    for task in std::fs::read_dir("/proc/self/task").unwrap() {
-        let folder = task.unwrap().path();
-        let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
-        if name.starts_with("diptych-") {
-            threads += 1;
-            let mask = blocked(folder.join("status").to_str().unwrap());
-            for signal in [
-                libc::SIGINT,
-                libc::SIGTERM,
-                libc::SIGCHLD,
-                libc::SIGUSR1,
-                libc::SIGPROF,
-            ] {
-                assert!(
-                    mask & (1 << (signal - 1)) != 0,
-                    "{name} takes signal {signal}"
-                );
-            }
+    // A thread gives itself its name when it first runs.
+    wait_until("five threads", Duration::from_secs(10), || {
+        threads_of_the_engine().len() >= 5
+    });
+    for (name, folder) in threads_of_the_engine() {
+        let mask = blocked(folder.join("status").to_str().unwrap());
+        for signal in [
+            libc::SIGINT,
+            libc::SIGTERM,
+            libc::SIGCHLD,
+            libc::SIGUSR1,
+            libc::SIGPROF,
+        ] {
+            assert!(
+                mask & (1 << (signal - 1)) != 0,
+                "{name} takes signal {signal}"
+            );
         }
     }
-    assert!(threads >= 5, "{threads}");
 }
 
 /// What a forked child sees of its parent's engine; the exit status is the number of the first thing that is wrong.
