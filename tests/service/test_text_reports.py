@@ -43,7 +43,7 @@ class Speaker:
 
     def _body(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
         asked = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": [5]}
-        return {**asked, "max_tokens": 3000, **fields}
+        return {**asked, "max_tokens": 1900, **fields}
 
     def streamed(self, path: str = PATHS[0], **fields: Any) -> tuple[list[str], dict[str, Any]]:
         """The texts of all chunks but empty ones at either end, and the last choice."""

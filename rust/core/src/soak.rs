@@ -136,7 +136,7 @@ impl Soak {
         let prompt: Vec<u32> = (0..=self.random.below(9))
             .map(|_| self.random.below(2))
             .collect();
-        let penalised = self.random.below(6) == 0;
+        let sampling = self.sampling();
         let request = Request {
             submission: self.submitted,
             prompt: prompt.clone(),
@@ -162,22 +162,7 @@ impl Soak {
                 .then(|| self.now + u64::from(self.random.below(30)) * 1_000_000),
             cache_ttl_ns: (self.random.below(4) == 0).then(|| u64::from(self.random.below(60))),
             retention: (self.random.below(16) / 4) as u8 * u8::from(self.random.below(2) == 0),
-            sampling: Sampling {
-                repetition_penalty: if penalised { 1.5 } else { 1.0 },
-                presence_penalty: 0.0,
-                frequency_penalty: 0.0,
-                logit_bias: if self.random.below(6) == 0 {
-                    vec![(1, 2.0)]
-                } else {
-                    vec![]
-                },
-                temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
-                seed: 0,
-                logprob: false,
-            },
+            sampling,
         };
         let stop_strings = request.has_stop_strings;
         let choices = request.choices;
@@ -193,6 +178,26 @@ impl Soak {
                 self.open.insert((self.submitted, choice), open);
             }
             self.submitted += 1;
+        }
+    }
+
+    fn sampling(&mut self) -> Sampling {
+        let penalised = self.random.below(6) == 0;
+        Sampling {
+            repetition_penalty: if penalised { 1.5 } else { 1.0 },
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: if self.random.below(6) == 0 {
+                vec![(1, 2.0)]
+            } else {
+                vec![]
+            },
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 0,
+            logprob: false,
         }
     }
 

@@ -108,6 +108,10 @@ pub(crate) struct TextStream {
 #[pymethods]
 impl TextStream {
     #[new]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a list of Python's becomes a vector, not a slice"
+    )]
     #[pyo3(signature = (tokenizer, *, stop = Vec::new(), include_stop = false, skip_special_tokens = true, prompt = Vec::new()))]
     fn new(
         py: Python<'_>,

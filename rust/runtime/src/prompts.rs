@@ -155,7 +155,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
     let remaining = limits.max_model_len.saturating_sub(prompt_tokens);
     let max_tokens = params.max_tokens.unwrap_or(remaining.max(1));
-    let answers = answers(shared, params, &prompt, prepared.parser)?;
+    let answers = answers(shared, params, &prompt, prepared.parser.as_ref())?;
     let mut stop_ids = params.stop_token_ids.clone();
     if !params.ignore_eos {
         stop_ids.extend_from_slice(&shared.options.eos_ids);
@@ -195,7 +195,7 @@ fn answers(
     shared: &Shared,
     params: &Params,
     prompt: &[u32],
-    parser: Option<AnswerParser>,
+    parser: Option<&AnswerParser>,
 ) -> Result<Vec<Answer>, Problem> {
     let table = shared.texts.tokenizer.table();
     let options = StreamOptions {
@@ -204,14 +204,14 @@ fn answers(
         min_tokens: params.min_tokens,
         skip_special_tokens: params.skip_special_tokens,
         spaces_between_special_tokens: params.spaces_between_special_tokens,
-        kept_special_ids: match &parser {
+        kept_special_ids: match parser {
             Some(_) => shared.texts.mark_ids.clone(),
             None => Vec::new(),
         },
     };
     let answer = |_| {
         let stream = TextStream::new(Arc::clone(&table), options.clone(), prompt)?;
-        Ok(Answer::new(stream, parser.clone()))
+        Ok(Answer::new(stream, parser.cloned()))
     };
     let answers: Result<_, TextError> = (0..params.n).map(answer).collect();
     answers.map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))

@@ -115,15 +115,8 @@ impl TextThread<'_> {
             return;
         };
         let submission = key.0;
-        if let Event::Token { index, .. } = event {
-            let drawn = Drawn {
-                request: submission,
-                choice: key.1,
-                index,
-            };
-            if let Some(&score) = self.scores.get(&drawn) {
-                stream.score(score);
-            }
+        if let Some(score) = score_of(&self.scores, key, event) {
+            stream.score(score);
         }
         let panic_at = self.shared.options.test_faults.panic_at_text_of;
         let done = catch_unwind(AssertUnwindSafe(|| {
@@ -238,6 +231,21 @@ impl TextThread<'_> {
             let _ = self.shared.commands.push(Command::Acks(acks));
         }
     }
+}
+
+/// The log probability of the token that an event tells, where there is one.
+fn score_of(scores: &HashMap<Drawn, f32>, key: (u64, u32), event: Event) -> Option<f32> {
+    let Event::Token { index, .. } = event else {
+        return None;
+    };
+    let (request, choice) = key;
+    scores
+        .get(&Drawn {
+            request,
+            choice,
+            index,
+        })
+        .copied()
 }
 
 fn is_last(event: Event) -> bool {

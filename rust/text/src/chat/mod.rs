@@ -123,12 +123,11 @@ impl ChatTemplate {
         }
         let continued = request.mark_continued()?;
         let text = self.render_values(&request, max_bytes)?;
-        let (text, answer_start) = match continued {
-            Some(continued) => continued.cut(text)?,
-            None => {
-                let end = text.len();
-                (text, end)
-            }
+        let (text, answer_start) = if let Some(continued) = continued {
+            continued.cut(text)?
+        } else {
+            let end = text.len();
+            (text, end)
         };
         Ok(Rendered {
             text,

@@ -117,7 +117,7 @@ fn word_piece(cleanup: bool) -> Value {
     json!({"type": "WordPiece", "prefix": "##", "cleanup": cleanup})
 }
 
-fn sequence<const N: usize>(parts: [Value; N]) -> Value {
+fn sequence<const N: usize>(parts: &[Value; N]) -> Value {
     json!({"type": "Sequence", "decoders": parts.to_vec()})
 }
 
@@ -140,10 +140,10 @@ fn end_of_word() -> Value {
 /// Name and decoder of published tokenizers.
 fn published() -> Vec<(&'static str, Value)> {
     let space = || replace("▁", " ");
-    let llama = sequence([space(), bytes(), fuse(), strip(1, 0)]);
+    let llama = sequence(&[space(), bytes(), fuse(), strip(1, 0)]);
     vec![
         ("llama", llama),
-        ("gemma", sequence([space(), bytes(), fuse()])),
+        ("gemma", sequence(&[space(), bytes(), fuse()])),
         ("metaspace", metaspace("always")),
         ("metaspace_first", metaspace("first")),
         ("metaspace_never", metaspace("never")),
@@ -164,20 +164,20 @@ fn unusual() -> Vec<(&'static str, Value)> {
     let tokens = [space(), strip(1, 1), bytes(), fuse()];
     let twice = [fuse(), replace("ab", "-"), replace("--", "ba")];
     let fused = [end_of_word(), fuse(), replace("a b", "AB"), strip(0, 1)];
-    let nested = [sequence([space()]), sequence([bytes(), fuse()])];
+    let nested = [sequence(&[space()]), sequence(&[bytes(), fuse()])];
     let marked = [bytes(), metaspace("always")];
     vec![
-        ("byte_level_stripped", sequence(level)),
-        ("bytes_then_metaspace", sequence(marked)),
-        ("bytes_then_replace", sequence(replaced)),
-        ("stripped_tail", sequence(tail)),
-        ("stripped_tokens", sequence(tokens)),
-        ("fused_replace", sequence(twice)),
-        ("fused_metaspace", sequence([fuse(), metaspace("first")])),
-        ("pattern", sequence([pattern, bytes()])),
-        ("end_of_word_fused", sequence(fused)),
-        ("nested", sequence(nested)),
-        ("nothing", sequence([])),
+        ("byte_level_stripped", sequence(&level)),
+        ("bytes_then_metaspace", sequence(&marked)),
+        ("bytes_then_replace", sequence(&replaced)),
+        ("stripped_tail", sequence(&tail)),
+        ("stripped_tokens", sequence(&tokens)),
+        ("fused_replace", sequence(&twice)),
+        ("fused_metaspace", sequence(&[fuse(), metaspace("first")])),
+        ("pattern", sequence(&[pattern, bytes()])),
+        ("end_of_word_fused", sequence(&fused)),
+        ("nested", sequence(&nested)),
+        ("nothing", sequence(&[])),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! `<think>…</think>` before the answer: DeepSeek R1, Qwen 3 and many others.
+//! `<think>…</think>` before the answer: `DeepSeek` R1, Qwen 3 and many others.
 
 use super::super::reasoning::ReasoningTags;
 use super::ReasoningFormat;
