@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from aiohttp import web
 
-from diptych import AsyncEngine, Output
+from diptych import AsyncEngine, Output, SamplingParams
 from diptych.errors import RequestError
+from diptych.params import MAX_CHOICES
 from diptych_service import tracing
 from diptych_service.answers import Answer, chat_body, completion_body, usages_of
 from diptych_service.body import read_request
@@ -42,6 +43,11 @@ class Sources(NamedTuple):
 
     streams: Sequence[Source]
     choices: int
+
+    @classmethod
+    def of(cls, streams: Sequence[Source], params: SamplingParams) -> Sources:
+        """With a number of choices that the engine will refuse, once the streams are read, nothing is made ready."""
+        return cls(streams, params.n if 1 <= params.n <= MAX_CHOICES else 1)
 
 
 class Endpoint(NamedTuple):
@@ -81,7 +87,7 @@ class Generation:
             )
             for prompt in prompts
         ]
-        return await self._answer(request, body, ignored, COMPLETIONS, Sources(sources, params.n))
+        return await self._answer(request, body, ignored, COMPLETIONS, Sources.of(sources, params))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body, ignored, arrived = await self._read(request, ChatRequest, CHAT_FIELDS)
@@ -107,7 +113,7 @@ class Generation:
             span=tracing.span_for_sources(request, 1),
         )
         everything_ignored = ignored + ignored_in_messages + ignored_in_tools
-        return await self._answer(request, body, everything_ignored, CHAT, Sources([source], params.n))
+        return await self._answer(request, body, everything_ignored, CHAT, Sources.of([source], params))
 
     async def _read(
         self, request: web.Request, struct: type[Request], table: FieldTable

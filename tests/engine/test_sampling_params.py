@@ -122,6 +122,7 @@ def test_the_core_reads_every_setting_as_it_was_given(params: SamplingParams) ->
     params.validate(vocabulary=100)
     told = json.loads(params_json(params, Prompt("x")))
     assert told.pop("add_special_tokens") is True and told.pop("max_tool_calls") is None
+    assert told.pop("mean_logprob") is False
     assert told.pop("logit_bias") == [[token, params.logit_bias[token]] for token in sorted(params.logit_bias)]
     for name, value in told.items():
         expected = getattr(params, name)

@@ -71,7 +71,7 @@ def test_streams_of_choices_are_interleaved_and_each_is_whole(service: ServiceTh
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("wrong", [0, -3, 129, "two", 1.5, [2]])
+@pytest.mark.parametrize("wrong", [2**70, 0, -3, 129, "two", 1.5, [2]])
 def test_numbers_of_choices_that_are_none_are_refused(service: ServiceThread, path: str, wrong: Any) -> None:
     for stream in (False, True):
         response = CLIENT.post(service.url + path, json=body_for(path, n=wrong, stream=stream))

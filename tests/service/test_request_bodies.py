@@ -266,15 +266,20 @@ def test_empty_mixed_and_too_many_prompts_are_refused(prompt: Any) -> None:
 
 def test_content_may_be_a_string_or_text_parts() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    call = {"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}
     messages, ignored = template_messages(
         [
             {"role": "user", "content": parts, "name": None},
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}], "refusal": "no", "annotations": []},
+            {"role": "assistant", "content": None, "tool_calls": [call], "refusal": "no", "annotations": []},
         ]
     )
     assert messages == [
         {"role": "user", "content": "a\nb"},
-        {"role": "assistant", "tool_calls": [{"id": "1"}], "content": ""},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}],
+            "content": "",
+        },
     ]
     assert ignored == ["messages.refusal"]
 
