@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,6 +18,23 @@ MAX_STOP_BYTES = 64 * 1024
 MAX_PROBLEMS_SHOWN = 10
 MAX_SALT_BYTES = 512
 MAX_CHOICES = 128
+
+# What beam search leaves no room for: values that change nothing, and how to say so.
+_BESIDE_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "temperature": ((0.0, 1.0), "0 or 1"),
+    "top_k": ((0, -1), "0 or -1"),
+    "top_p": ((1.0,), "1"),
+    "min_p": ((0.0,), "0"),
+    "presence_penalty": ((0.0,), "0"),
+    "frequency_penalty": ((0.0,), "0"),
+    "repetition_penalty": ((1.0,), "1"),
+    "seed": ((None,), "none"),
+    "logit_bias": ((), "none"),
+    "min_tokens": ((0,), "0"),
+    "stop": ((), "none (stop_token_ids end a beam)"),
+    "best_of": ((None,), "none (n is the width)"),
+}
+_STOPPING: dict[bool | str, str] = {True: "yes", False: "no", "never": "never"}
 
 
 class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +52,11 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `best_of`: draw this many outputs and give the `n` whose tokens have the highest mean log probability, best first,
       once all have ended; 1..128, at least `n`. The log probabilities are those with penalties and bias, before
       temperature.
+    - `use_beam_search`: search for the `n` likeliest outputs instead of drawing them, best first; all are given at the
+      end. A beam's score is the sum of its tokens' log probabilities divided by its length to the power of
+      `length_penalty`. `early_stopping`: True ends the search once `n` outputs are done; False when the best running
+      beam, as long as it is, is no better than the worst of them; "never" when it cannot become better. Settings that
+      change probabilities or draw, and stop strings, are refused beside it.
     - `skip_special_tokens`: leave special tokens out of the text. `spaces_between_special_tokens`: False drops the
       space that WordPiece tokenizers and those without a decoder put between two special tokens in a row; others put
       none. `return_prompt_ids`: the first output has them.
@@ -71,6 +94,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target_itl_ms: float | None = None
     n: int = 1
     best_of: int | None = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
     priority: int = 0
     tenant: str | None = None
     timeout: float | None = None
@@ -127,6 +153,7 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
         found.require(name, 0 < _size(value) <= MAX_TENANT_BYTES, f"text of 1 to {MAX_TENANT_BYTES} bytes")
     found.between(0.0, MAX_TTL_S, "cache_ttl")
     found.between(0, 3, "cache_retention")
+    _check_beams(params, found)
     _check_salt(params, found)
     _check_stop(params, found)
     _check_ids(params, found, vocabulary)
@@ -138,6 +165,20 @@ def _check_lengths(params: SamplingParams, found: Problems) -> None:
     found.at_least(0, "min_tokens")
     for (_, least), (_, most) in product(found.values("min_tokens"), found.values("max_tokens")):
         found.require("min_tokens", least <= max(most, 0), f"at most max_tokens, {most}")
+
+
+def _check_beams(params: SamplingParams, found: Problems) -> None:
+    """Beam search goes by the log probabilities as they are, and nothing of it applies without it."""
+    for name, value in found.values("length_penalty"):
+        found.require(name, -100.0 <= value <= 100.0, "a number from -100 to 100")
+    if params.use_beam_search is not True:
+        for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+            found.require(name, getattr(params, name) == neutral, "nothing without use_beam_search")
+        return
+    for name, (neutrals, expected) in _BESIDE_BEAMS.items():
+        value = getattr(params, name)
+        fits = value in neutrals if not isinstance(value, (list, tuple, dict)) else not value
+        found.require(name, fits, f"{expected}: beam search goes by the log probabilities as they are")
 
 
 def _size(text: str) -> int:
@@ -213,6 +254,12 @@ def params_json(params: SamplingParams, prompt: Prompt, *, explain: bool = False
     content["n"] = params.num_drawn
     content["mean_logprob"] = params.ranks
     del content["best_of"]
+    for name in ("use_beam_search", "length_penalty", "early_stopping"):
+        del content[name]
+    if params.use_beam_search:
+        content["temperature"] = 0.0
+        stopping = _STOPPING[params.early_stopping]
+        content["beams"] = {"length_penalty": params.length_penalty, "early_stopping": stopping}
     content["add_special_tokens"] = prompt.add_special_tokens
     content["max_tool_calls"] = prompt.max_tool_calls
     target = content.pop("target_itl_ms")

@@ -44,10 +44,8 @@ _NO_EFFECT = frozenset(
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
-    "early_stopping": (False,),
     "echo": (False,),
     "kv_transfer_params": ({},),
-    "length_penalty": (1,),
     "logprob_token_ids": ([],),
     "prompt_logprobs": (),
     "repetition_detection": (),
@@ -59,7 +57,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
     "truncation_side": (),
-    "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }
 

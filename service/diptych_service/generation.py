@@ -127,12 +127,8 @@ class Generation:
         tracing.name_model(request, model, bool(body.stream))
         if body.model is not None and body.model != model:
             raise model_not_found(body.model)
-        if body.stream and body.best_of is not None and body.best_of > (body.n or 1):
-            message = (
-                f"best_of={body.best_of} with n={body.n or 1} cannot be streamed, because which outputs are best is "
-                "known at the end: leave out stream or best_of."
-            )
-            raise BadRequest(message, param="best_of", code="invalid_parameter")
+        if body.stream:
+            _refuse_streaming(body)
         if body.stream_options is not None and not body.stream:
             message = "stream_options is only allowed when stream is true."
             raise BadRequest(message, param="stream_options", code="invalid_parameter")
@@ -165,6 +161,20 @@ class Generation:
         tracing.record_usage(request, usages_of(answers, sources.choices))
         payload = endpoint.body(identity, answers, sources.choices, view)
         return web.Response(body=payload, content_type="application/json", headers=headers)
+
+
+def _refuse_streaming(body: SamplingFields) -> None:
+    """Of what is known at the end only."""
+    if body.use_beam_search:
+        field, what = "use_beam_search", "use_beam_search=true"
+    elif body.best_of is not None and body.best_of > (body.n or 1):
+        field, what = "best_of", f"best_of={body.best_of} with n={body.n or 1}"
+    else:
+        return
+    message = (
+        f"{what} cannot be streamed, because which outputs are best is known at the end: leave out stream or {field}."
+    )
+    raise BadRequest(message, param=field, code="invalid_parameter")
 
 
 def chat_max_tokens(body: ChatRequest) -> int | None:

@@ -34,7 +34,12 @@ _SAME = (
     "cache_retention",
     "n",
     "best_of",
+    "use_beam_search",
+    "length_penalty",
+    "early_stopping",
 )
+# The model's defaults for these say how to draw; a beam search does not draw.
+_DRAWING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
 def sampling_params(
@@ -46,7 +51,8 @@ def sampling_params(
     explain: bool = False,
 ) -> SamplingParams:
     """Parameters of a request over the model's own defaults; not validated yet."""
-    chosen: dict[str, Any] = dict(defaults)
+    unused = _DRAWING if request.use_beam_search else ()
+    chosen: dict[str, Any] = {name: value for name, value in defaults.items() if name not in unused}
     for name in _SAME:
         value = getattr(request, name)
         if value is not None:

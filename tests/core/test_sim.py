@@ -114,6 +114,19 @@ def test_a_core_explains_and_tells_what_it_holds() -> None:
     assert [block["tokens"] for block in snapshot["blocks"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+def test_a_row_of_a_beam_names_its_continuations() -> None:
+    core = Core(json.dumps(CONFIG).encode())
+    beams = {"length_penalty": 1.0, "early_stopping": "no"}
+    request = {"submission": 7, "prompt": [1, 2, 3], "max_tokens": 1, "choices": 2, "beams": beams}
+    core.submit(json.dumps(request).encode(), 0)
+    plan = core.plan(100)
+    assert plan is not None
+    with pytest.raises(ValueError, match="continuations"):
+        core.complete(plan.epoch, plan.step, [("ok", 5)], 200)
+    core.complete(plan.epoch, plan.step, [("ok", 5, [(5, -0.5), (3, -1.0), (8, -2.0), (2, -4.0)])], 200)
+    assert core.take_tokens() == [(7, 0, 0, 5), (7, 1, 0, 3)]
+
+
 def test_wrong_input_is_an_error_of_its_own() -> None:
     with pytest.raises(ValueError, match="block_size"):
         Core(b'{"block_size": 3}')

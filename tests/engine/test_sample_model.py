@@ -62,3 +62,35 @@ def test_an_inline_worker_gives_the_same_answer(sample: Path) -> None:
         (result,) = llm.chat([QUESTION], GREEDY)
         assert result.text == "The capital of France is Paris."
         assert llm.model_name == "smollm2-135m"
+
+
+def test_beams_are_those_of_transformers(sample: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    texts = ["The capital of France is", "Once upon a time there was a", "def add(a, b):\n"]
+    tokenizer = AutoTokenizer.from_pretrained(sample)
+    prompts = [tokenizer(text).input_ids for text in texts]
+    model = AutoModelForCausalLM.from_pretrained(sample, dtype=torch.float32)
+    settings: dict[str, Any] = {"length_penalty": 0.8, "early_stopping": False}
+    ends = [2, 0, tokenizer(".").input_ids[0]]
+    expected = []
+    for prompt in prompts:
+        sequences = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=16,
+            num_beams=4,
+            num_return_sequences=4,
+            do_sample=False,
+            eos_token_id=ends,
+            pad_token_id=2,
+            **settings,
+        )
+        for ids in sequences[:, len(prompt) :].tolist():
+            stop = next((at for at, token in enumerate(ids) if token in ends), len(ids) - 1)
+            expected.append(ids[: stop + 1])
+    params = SamplingParams(max_tokens=16, n=4, use_beam_search=True, stop_token_ids=ends[2:], **settings)
+    for kernels in ("native", "reference"):
+        with LLM(str(sample), worker="inline", kernels=kernels, **{**SMALL, "max_running": 16}) as llm:
+            assert [result.token_ids for result in llm.generate(prompts, params)] == expected

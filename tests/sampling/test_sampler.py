@@ -10,7 +10,7 @@ from sampling_cases import BATCH, INF, NAN
 from slow_sampler import Row, sampling_rows, slow_sample
 
 from diptych.sampling import sampler
-from diptych.sampling.sampler import sample
+from diptych.sampling.sampler import likeliest, sample
 
 
 def run(logits, rows):
@@ -150,3 +150,12 @@ def test_probabilities_are_those_of_the_softmax():
     counts = torch.bincount(ids, minlength=4)
     # Chi-square with 3 degrees of freedom: 16.3 is exceeded once in a thousand.
     assert float(((counts - wanted).square() / wanted).sum()) < 16.3
+
+
+def test_the_likeliest_ids_are_in_order_and_have_their_log_probabilities():
+    logits = torch.randn(500, generator=torch.Generator().manual_seed(3)).round(decimals=1)
+    ids, logprobs = likeliest(logits, 40)
+    expected = sorted(range(500), key=lambda token: (-logits[token].item(), token))[:40]
+    assert ids.tolist() == expected
+    plain = torch.log_softmax(logits.double(), dim=-1)[expected]
+    assert torch.allclose(logprobs.double(), plain, atol=1e-6)

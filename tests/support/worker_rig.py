@@ -115,9 +115,15 @@ class NativeRunner:
         )
 
     def run(self, step: Any) -> StepResult:
-        status, ids, logprobs = self.worker.run(step, None)
-        found = _tensor(logprobs, torch.float32)
-        return StepResult(_tensor(status, torch.int32), _tensor(ids, torch.int32), found)
+        *whole, logprobs = self.worker.run(step, None)
+        status, ids, of_ids, candidates = whole
+        return StepResult(
+            _tensor(status, torch.int32),
+            _tensor(ids, torch.int32),
+            _tensor(of_ids, torch.float32),
+            _tensor(candidates, torch.int32),
+            _tensor(logprobs, torch.float32),
+        )
 
     def logits(self, step: Any) -> torch.Tensor:
         return _tensor(self.model.logits(step), torch.float32).view(-1, self.sizes.vocabulary)

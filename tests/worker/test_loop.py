@@ -25,7 +25,7 @@ class FakeStep(SyntheticStep):
     def mark(self, name):
         self.marks.append(name)
 
-    def publish(self, status, ids, logprobs=None):
+    def publish(self, status, ids, logprobs=None, candidates=None):
         status, ids = memoryview(status), memoryview(ids)
         assert status.format == ids.format == "i" and status.contiguous and ids.contiguous
         self.published = list(status), list(ids)

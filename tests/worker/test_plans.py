@@ -111,10 +111,10 @@ def test_a_placeholder_in_a_prefill_row_is_refused(runner):
         runner.run(step)
 
 
-def test_fields_that_are_not_built_are_refused_by_name(runner):
+def test_more_continuations_than_there_are_ids_are_refused(runner):
     schedule = Schedule(runner)
     step = schedule.step([], [(schedule.add(0, range(5)), 5)])
-    step.arrays["logprobs"] = np.array([1], dtype=np.int32)
+    step.arrays["logprobs"] = np.array([10**6], dtype=np.int32)
     with pytest.raises(PlanError, match="logprobs"):
         runner.run(step)
 

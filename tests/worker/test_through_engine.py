@@ -22,6 +22,12 @@ class Case:
     folder: str
     prompts: list[list[int]]
     expected: list[list[int]]
+    model: torch.nn.Module
+
+    @property
+    def ends(self):
+        """Ids that end some beams."""
+        return sorted({self.expected[1][4], self.expected[3][2]})
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +39,7 @@ def case(tmp_path_factory):
     model.generation_config.eos_token_id = None
     generator = torch.Generator().manual_seed(2)
     prompts = [torch.randint(0, vocabulary, (length,), generator=generator).tolist() for length in LENGTHS]
-    return Case(str(folder), prompts, [greedy_oracle(model, prompt, TOKENS) for prompt in prompts])
+    return Case(str(folder), prompts, [greedy_oracle(model, prompt, TOKENS) for prompt in prompts], model)
 
 
 @pytest.fixture(params=KERNELS)
@@ -126,3 +132,50 @@ async def test_every_choice_of_a_prompt_gives_the_ids_of_transformers(case, kern
         results = await asyncio.gather(*(choices(prompt) for prompt in case.prompts))
     for expected, found in zip(case.expected, results, strict=True):
         assert found == [expected] * 3
+
+
+@pytest.mark.parametrize(("penalty", "early"), [(1.0, False), (0.0, "never"), (2.0, True)])
+async def test_beams_equal_those_of_transformers(case, kernels, penalty, early):
+    """Width 4, with an id that ends beams, each prompt alone in transformers and all at once here."""
+    width, ends = 4, case.ends
+    async with AsyncEngine(config(case, kernels=kernels, worker="inline", max_running=32)) as engine:
+
+        async def beams(prompt):
+            params = SamplingParams(
+                max_tokens=TOKENS,
+                n=width,
+                use_beam_search=True,
+                length_penalty=penalty,
+                early_stopping=early,
+                ignore_eos=True,
+                stop_token_ids=ends,
+            )
+            ids = [[] for _ in range(width)]
+            async for output in engine.generate(prompt, params):
+                ids[output.choice] += output.token_ids
+            return ids
+
+        results = await asyncio.gather(*(beams(prompt) for prompt in case.prompts))
+    for prompt, found in zip(case.prompts, results, strict=True):
+        assert found == transformers_beams(case.model, prompt, width, penalty, early, ends)
+
+
+def transformers_beams(model, prompt, width, penalty, early, ends):
+    with torch.inference_mode():
+        sequences = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=TOKENS,
+            num_beams=width,
+            num_return_sequences=width,
+            length_penalty=penalty,
+            early_stopping=early,
+            do_sample=False,
+            eos_token_id=ends,
+            pad_token_id=-1 % model.config.vocab_size,
+        )
+    found = []
+    for ids in sequences[:, len(prompt) :].tolist():
+        stop = next((at for at, token in enumerate(ids) if token in ends), len(ids) - 1)
+        found.append(ids[: stop + 1])
+    return found

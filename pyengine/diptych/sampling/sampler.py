@@ -53,6 +53,14 @@ def log_probabilities(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return (wide.gather(1, ids.long().unsqueeze(1)).squeeze(1) - best.squeeze(1) - total).float()
 
 
+def likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids [count] int32 of the largest of logits [V], largest first and among equal ones the lowest id first, and their
+    log probabilities [count] float32 under the logits as they are. On the host."""
+    ids = _LOW_WORD - (_order_keys(logits.unsqueeze(0)).topk(count, dim=-1).values[0] & _LOW_WORD)
+    found = log_probabilities(logits.expand(count, -1), ids)
+    return ids.int().cpu(), found.cpu()
+
+
 def scratch_bytes(vocabulary: int, max_rows: int) -> int:
     """Upper bound of what `sample` allocates for `max_rows` rows of logits, in bytes."""
     # Per ordered row: a copy, keys, sorted keys and their indices, weights, cumulated weights, one temporary of each.

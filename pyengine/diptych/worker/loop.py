@@ -79,13 +79,13 @@ def _serve(port: WorkerPort, worker: "StepWorker") -> None:
 def _run_step(step: Any, worker: "StepWorker", port: WorkerPort) -> None:
     step.mark("start")
     try:
-        status, ids, logprobs = worker.run(step, port)
+        status, ids, logprobs, *candidates = worker.run(step, port)
     except Exception as error:
         # Whatever it was, the host decides what becomes of the requests.
         log.exception("step %d failed", step.step)
         step.publish_error(type(error).__name__, str(error))
         return
-    step.publish(status, ids, logprobs)
+    step.publish(status, ids, logprobs, (candidates[0], candidates[1]))
 
 
 def _answer(control: Any, worker: "StepWorker") -> None:

@@ -109,7 +109,7 @@ class NativeWorker:
         self.model = model
         self._steps = {"prefill": 0, "decode": 0, "mixed": 0}
 
-    def run(self, step: Any, port: Any) -> tuple[Any, Any, Any]:
+    def run(self, step: Any, port: Any) -> tuple[Any, Any, Any, Any, Any]:
         """See `preparation.StepWorker`."""
         result = self.model.run(step, port)
         decode = step.num_decode_rows

@@ -17,9 +17,10 @@ from diptych.worker.init import WorkerInit
 class StepWorker(Protocol):
     """A started worker, whatever computes in it."""
 
-    def run(self, step: Any, port: Any) -> tuple[Any, Any, Any]:
+    def run(self, step: Any, port: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Runs a step, marking its parts and bumping the port's progress once a layer: status [S] and ids [S]
-        int32, log probabilities [S] float32 (0 where not asked for), by the buffer protocol.
+        int32, log probabilities [S] float32 (0 where not asked for), and for the rows that ask for their likeliest ids
+        those [C] int32 with log probabilities [C] float32, one row's after the other's; by the buffer protocol.
 
         Raises PlanError for a bad plan.
         """

@@ -27,12 +27,13 @@ class ReferenceWorker:
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
 
-    def run(self, step: Any, port: Any) -> tuple[Any, Any, Any]:
+    def run(self, step: Any, port: Any) -> tuple[Any, Any, Any, Any, Any]:
         """See `preparation.StepWorker`."""
         self._runner.executors.on_layer = port.progress
         with torch.inference_mode():
             result = self._runner.run(step, _marker(step))
-        return result.status.numpy(), result.ids.numpy(), result.logprobs.numpy()
+        status, ids, logprobs, *candidates = (part.numpy() for part in result)
+        return status, ids, logprobs, candidates[0], candidates[1]
 
     def reset(self) -> None:
         """See `preparation.StepWorker`."""

@@ -16,11 +16,17 @@ LOGIT_ROWS = 64
 
 
 class StepResult(NamedTuple):
-    """Per sampling row: status [S] int32, id [S] int32, its log probability [S] float32 (0 where not asked for)."""
+    """Per sampling row: status [S] int32, id [S] int32, its log probability [S] float32 (0 where not asked for).
+
+    `candidate_ids` [C] int32 and `candidate_logprobs` [C] float32: for each row that asks for its likeliest ids
+    so many, best first; zeros where its status is not ok.
+    """
 
     status: torch.Tensor
     ids: torch.Tensor
     logprobs: torch.Tensor
+    candidate_ids: torch.Tensor
+    candidate_logprobs: torch.Tensor
 
 
 class ModelRunner:
@@ -47,6 +53,7 @@ class ModelRunner:
         count, device = sampled.tokens.shape[0], residual.device
         status, ids = torch.zeros(count, dtype=torch.int32), torch.zeros(count, dtype=torch.int32)
         logprobs = torch.zeros(count, dtype=torch.float32)
+        likely = _Likely(sampled.logprobs)
         for start in range(0, count, LOGIT_ROWS):
             part = slice(start, start + LOGIT_ROWS)
             logits = self.executors.model.logits(residual, sampled.tokens[part].long().to(device))
@@ -55,10 +62,31 @@ class ModelRunner:
             part_ids, part_status = sampler.sample(logits, sampled.parameters.select(part).to(device))
             self.state.remember(sampled.rows[part], part_ids, part_status == STATUS_OK)
             ids[part], status[part] = part_ids.cpu(), part_status.cpu()
-            if bool((scored := sampled.scored[part]).any()):
+            likely.take(start, logits, status[part])
+            if bool((scored := sampled.logprobs[part] == 0).any()):
                 chosen = scored.nonzero().flatten().to(device)
                 found = sampler.log_probabilities(logits[chosen], part_ids[chosen]).cpu()
                 logprobs[start + scored.nonzero().flatten()] = torch.where(
                     status[part][scored] == STATUS_OK, found, 0.0
                 )
-        return StepResult(status, ids, logprobs)
+        return StepResult(status, ids, logprobs, likely.ids, likely.logprobs)
+
+
+class _Likely:
+    """The likeliest ids of the rows that ask for them, one row's after the other's."""
+
+    def __init__(self, wanted: torch.Tensor) -> None:
+        self._counts = wanted.clamp(min=0)
+        total = int(self._counts.sum())
+        self.ids = torch.zeros(total, dtype=torch.int32)
+        self.logprobs = torch.zeros(total, dtype=torch.float32)
+        self._filled = 0
+
+    def take(self, start: int, logits: torch.Tensor, status: torch.Tensor) -> None:
+        """Logits [n, V] of the rows from `start` on, as the sampler left them, and their statuses [n]."""
+        for index in self._counts[start : start + len(logits)].nonzero().flatten().tolist():
+            count = int(self._counts[start + index])
+            place = slice(self._filled, self._filled + count)
+            self._filled += count
+            if int(status[index]) == STATUS_OK:
+                self.ids[place], self.logprobs[place] = sampler.likeliest(logits[index], count)

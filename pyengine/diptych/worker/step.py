@@ -105,7 +105,7 @@ class Sampled:
 
     tokens: torch.Tensor  # [S] int32
     rows: torch.Tensor  # [S] int32
-    scored: torch.Tensor  # [S] bool, whether the id's log probability is wanted
+    logprobs: torch.Tensor  # [S] int32: 0 for the id's log probability, k for the k likeliest ids, -1 for nothing
     parameters: SamplingRows
 
 
@@ -115,8 +115,8 @@ def read_sampling(step: StepView, sizes: Sizes) -> Sampled:
     _require_range("sampling_tokens", tokens, 0, step.num_tokens)
     _require_range("sampling_rows", rows, 0, sizes.max_running)
     logprobs = tensor(step, "logprobs")
-    _require_range("logprobs", logprobs, -1, 1)
-    return Sampled(tokens, rows, logprobs >= 0, SamplingRows(**{name: tensor(step, name) for name in _SAMPLING_FIELDS}))
+    _require_range("logprobs", logprobs, -1, sizes.vocabulary + 1)
+    return Sampled(tokens, rows, logprobs, SamplingRows(**{name: tensor(step, name) for name in _SAMPLING_FIELDS}))
 
 
 def read_block_copies(step: StepView, sizes: Sizes) -> torch.Tensor:

@@ -110,6 +110,7 @@ impl Decoding {
             step: self.steps as u64,
             duration_ns: Some(1_000_000),
             rows: &self.rows,
+            candidates: &[],
         };
         let start = Instant::now();
         black_box(self.core.complete(&result, 0)).expect("the step is the oldest");
@@ -163,6 +164,7 @@ fn run_step(core: &mut Core) -> Option<(Duration, Duration)> {
         step,
         duration_ns: Some(1_000_000),
         rows: &rows,
+        candidates: &[],
     };
     let start = Instant::now();
     black_box(core.complete(&result, 0)).expect("the step is the oldest");

@@ -84,6 +84,8 @@ pub(crate) struct Active {
     pub(crate) cacheable: bool,
     /// Whether it was ever admitted.
     pub(crate) admitted: bool,
+    /// Whether a beam's likeliest continuations are there, so that it waits for the other beams.
+    pub(crate) reported: bool,
     /// Whether the last plans left it out for a reason of its own.
     held: bool,
     pub(crate) state: State,
@@ -110,6 +112,8 @@ pub(crate) struct Active {
     pub(crate) bias: Vec<(u32, f32)>,
     /// The choice that computes the prompt of an unforked one.
     pub(crate) first_choice: u32,
+    /// The search whose beam it is, or [`NONE`].
+    pub(crate) group: u32,
     /// What its end is predicted to be, while it runs.
     pub(crate) stay: Stay,
     /// Times that blocks were taken from it for others, up to [`MUST_RUN`].
@@ -182,6 +186,8 @@ impl Active {
             tail_source: NONE,
             unforked: Vec::new(),
             first_choice: NONE,
+            group: NONE,
+            reported: false,
             admitted: false,
             held: false,
             account,
@@ -272,6 +278,12 @@ impl Active {
         self.stop_ids.iter().filter(move |_| bans)
     }
 
+    /// How many ids end the output.
+    pub(crate) fn num_stop_ids(&self) -> u32 {
+        let first = self.stop_ids.first.iter().filter(|&&id| id != u32::MAX);
+        (first.count() + self.stop_ids.rest.len()) as u32
+    }
+
     pub(crate) fn hash_stop_ids(&self, state: &mut impl Hasher) {
         (&self.stop_ids, self.min_tokens).hash(state);
     }
@@ -286,6 +298,32 @@ impl Active {
     pub(crate) fn is_plannable(&self) -> bool {
         self.outputs() + self.pending < self.max_tokens
             && !(self.inflight > 0 && self.has_penalties)
+            && !self.waits_as_beam()
+    }
+
+    /// Whether it is a beam of which something is in flight, or whose continuations are there.
+    fn waits_as_beam(&self) -> bool {
+        self.group != NONE && (self.inflight > 0 || self.pending > 0)
+    }
+
+    /// What keeps it from being planned, where [`Self::is_plannable`] says no and more is wanted.
+    pub(crate) fn waits_for(&self) -> Option<WaitReason> {
+        if self.reported {
+            Some(WaitReason::OtherBeams)
+        } else if self.waits_for_flight() || self.waits_as_beam() {
+            Some(WaitReason::InFlight)
+        } else {
+            None
+        }
+    }
+
+    /// Choices that are sampled with its prompt's last token.
+    pub(crate) fn num_forks(&self) -> u32 {
+        if self.group == NONE {
+            self.unforked.len() as u32
+        } else {
+            0
+        }
     }
 
     /// Whether the last known token must be known before the next is computed, and is not.
@@ -407,6 +445,7 @@ fn template(request: &Request) -> SamplingRow {
         frequency_penalty: sampling.frequency_penalty,
         repetition_penalty: sampling.repetition_penalty,
         logprob: sampling.logprob,
+        candidates: 0,
         penalty_offset: None,
         bias_offset: None,
     }

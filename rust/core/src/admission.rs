@@ -7,9 +7,10 @@
 
 use crate::active::State;
 use crate::config::Admission;
+use crate::prefix::NodeRef;
 use crate::reason::{MatchEnd, WaitReason};
 use crate::schedule::Budget;
-use crate::waiting::Attempt;
+use crate::waiting::{Attempt, Berth};
 use crate::{Core, Event};
 
 /// Blocks that a request needs for its known tokens.
@@ -17,24 +18,27 @@ use crate::{Core, Event};
 struct Need {
     /// Blocks to take.
     private: u32,
-    /// One more for the first output of each choice, where that needs one.
-    first_output: u32,
     /// Blocks that the prefix cache has.
     matched: u32,
     /// Those of them that could be handed out now.
     revived: u32,
     /// Those that nobody owns, the fenced ones too.
     unowned: u32,
-    /// Outputs of the one prompt, each with a state row and room for its first token.
+    /// Requests that are admitted together, each with a state row: outputs of the one prompt, or
+    /// beams of one search.
     choices: u32,
-    /// Blocks for the tails of all but one.
+    /// Blocks for the tails of all outputs but one.
     tails: u32,
+    /// One more for the next output of each, where that needs one.
+    outputs: u32,
+    /// Blocks that all take if they run to `max_tokens`.
+    claim: u64,
 }
 
 impl Need {
-    /// Blocks for the known tokens, and for the first output of each choice.
+    /// Blocks for the known tokens, and for the next output of each choice.
     fn at_once(&self) -> u32 {
-        self.private + self.tails + self.choices * self.first_output
+        self.private + self.tails + self.outputs
     }
 }
 
@@ -80,36 +84,93 @@ impl Core {
     /// Gives the request a row and blocks for all its known tokens, or nothing. The prefix that
     /// was found is remembered either way, so that the next attempt only looks at the difference.
     pub(crate) fn try_admit(&mut self, slot: u32) -> Result<(), WaitReason> {
-        let request = &mut self.requests[slot];
-        request.release(&self.accounts.clock, self.cache.now);
-        if request.inflight > 0 {
-            return Err(WaitReason::InFlight);
+        if let Some(beams) = self.beams_of(slot).map(<[u32]>::to_vec) {
+            return self.try_admit_beams(slot, &beams);
         }
-        self.look_up(slot);
+        self.prepare_admission(slot)?;
         if self.config.prefix_cache && self.defer(slot) {
             return Err(WaitReason::SharedPrefix);
         }
         let need = self.need(slot);
         self.fits_now(need)?;
         self.fits_later(slot, need)?;
+        self.pin_path(slot);
         self.take_in(slot, need.private);
         Ok(())
     }
 
-    /// What a request that was looked up needs.
+    /// As [`Self::try_admit`] for all beams of a search, which lost their blocks together.
+    fn try_admit_beams(&mut self, slot: u32, beams: &[u32]) -> Result<(), WaitReason> {
+        for &beam in beams {
+            self.prepare_admission(beam)?;
+        }
+        let need = self.need(slot);
+        self.fits_now(need)?;
+        self.fits_later(slot, need)?;
+        // What two have found was counted once: it must not be evicted for a third.
+        for &beam in beams {
+            self.pin_path(beam);
+        }
+        for &beam in beams {
+            let private = self.need_alone(beam).private;
+            self.take_in(beam, private);
+        }
+        Ok(())
+    }
+
+    fn prepare_admission(&mut self, slot: u32) -> Result<(), WaitReason> {
+        let request = &mut self.requests[slot];
+        if request.ticket.berth == Berth::Parked {
+            return Err(WaitReason::Trial);
+        }
+        request.release(&self.accounts.clock, self.cache.now);
+        if request.inflight > 0 {
+            return Err(WaitReason::InFlight);
+        }
+        self.look_up(slot);
+        Ok(())
+    }
+
+    /// What a request that was looked up needs, and who is admitted with it.
     fn need(&self, slot: u32) -> Need {
+        let mut need = self.need_alone(slot);
+        let Some(beams) = self.beams_of(slot) else {
+            return need;
+        };
+        for &beam in beams.iter().filter(|&&beam| beam != slot) {
+            let other = self.need_alone(beam);
+            need.private += other.private;
+            need.matched += other.matched;
+            need.outputs += other.outputs;
+            need.claim += other.claim;
+        }
+        need.choices = beams.len() as u32;
+        // They may have found the same blocks.
+        let paths = beams.iter().flat_map(|&beam| &self.requests[beam].path);
+        let mut found: Vec<NodeRef> = paths.copied().collect();
+        found.sort_unstable_by_key(|node| node.block);
+        found.dedup_by_key(|node| node.block);
+        need.revived = self.cache.evictable_among(&found);
+        need.unowned = self.cache.unowned_among(&found);
+        need
+    }
+
+    fn need_alone(&self, slot: u32) -> Need {
         let request = &self.requests[slot];
         let (matched, block_size) = (request.path.len() as u32, self.config.block_size);
-        let known = request.known().div_ceil(block_size);
         let choices = request.unforked.len() as u32 + 1;
+        let known = request.known().div_ceil(block_size);
+        let whole = request.footprint(block_size);
+        let others = u64::from(choices - 1) * u64::from(whole - request.prompt / block_size);
         Need {
             private: known - matched,
-            first_output: u32::from(request.footprint(block_size) > known),
             matched,
             revived: self.cache.evictable_among(&request.path),
             unowned: self.cache.unowned_among(&request.path),
             choices,
             tails: crate::fork::tails(request.prompt, block_size, choices),
+            outputs: choices * u32::from(whole > known),
+            claim: u64::from(whole - matched) + others,
         }
     }
 
@@ -150,10 +211,7 @@ impl Core {
         let request = &self.requests[slot];
         match self.config.admission {
             Admission::NoEviction => {
-                let whole = request.footprint(self.config.block_size);
-                let shared = request.prompt / self.config.block_size;
-                let others = u64::from(need.choices - 1) * u64::from(whole - shared);
-                let claim = u64::from(whole - need.matched + need.unowned) + others;
+                let claim = need.claim + u64::from(need.unowned);
                 if self.forecast.claims() + claim > u64::from(unused) {
                     return Err(WaitReason::Promised);
                 }
@@ -162,12 +220,18 @@ impl Core {
                 watermark_per_mille,
                 ..
             } if !self.running.is_empty() => {
-                let stay = self.forecast.stay(request, need.private, need.matched);
+                let beams = self.beams_of(slot).map_or(1, <[u32]>::len) as u32;
+                let (private, matched) = (need.private.div_ceil(beams), need.matched / beams);
+                let stay = self.forecast.stay(request, private, matched);
                 let shared = (blocks - unused + need.unowned).saturating_sub(self.forecast.held());
                 let watermark = u64::from(blocks) * u64::from(watermark_per_mille) / 1_000;
                 let full = request.prompt / self.config.block_size;
                 let tail = need.tails / (need.choices - 1).max(1);
-                let other = self.forecast.stay(request, tail, full);
+                let other = if beams > 1 {
+                    stay.clone()
+                } else {
+                    self.forecast.stay(request, tail, full)
+                };
                 let others = (need.choices - 1, &other);
                 let peak = self.forecast.peak_with(&stay, others) + u64::from(shared) + watermark;
                 if peak > u64::from(blocks) {
@@ -177,6 +241,17 @@ impl Core {
             Admission::PredictedPeak { .. } | Admission::WholePrompt => {}
         }
         Ok(())
+    }
+
+    /// Makes the blocks that were found the request's own.
+    fn pin_path(&mut self, slot: u32) {
+        let request = &mut self.requests[slot];
+        request.reserve_memory(self.config.block_size);
+        for node in &request.path {
+            self.cache.acquire(node.block);
+            request.blocks.push(node.block);
+        }
+        self.cache.use_path(&request.path);
     }
 
     fn take_in(&mut self, slot: u32, private: u32) {
@@ -191,12 +266,6 @@ impl Core {
                 MatchEnd::Off
             }
         });
-        request.reserve_memory(self.config.block_size);
-        for node in &request.path {
-            self.cache.acquire(node.block);
-            request.blocks.push(node.block);
-        }
-        self.cache.use_path(&request.path);
         let allocated = self.cache.allocate(private, &mut request.blocks);
         debug_assert!(allocated, "the blocks were counted before");
         request.row = self.rows.take().expect("a free row was seen before");

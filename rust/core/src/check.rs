@@ -35,6 +35,7 @@ pub(crate) fn all(core: &Core) -> Outcome {
     rows(core)?;
     side_users(core)?;
     trial(core)?;
+    crate::beam::check(core)?;
     crate::check_plan::newest(core)
 }
 
@@ -252,9 +253,9 @@ fn progress(core: &Core, slot: u32, request: &Active) -> Outcome {
             )
         },
     )?;
-    let pending = entries()
-        .filter(|entry| entry.sampled && entry.lineage == request.lineage)
-        .count() as u32;
+    let sampled = entries().filter(|entry| entry.sampled && entry.lineage == request.lineage);
+    // A beam's token is chosen when those of the others are there.
+    let pending = sampled.count() as u32 + u32::from(request.reported);
     ensure(pending == request.pending, || {
         format!(
             "request {name}: {pending} samples in flight, counts {}",

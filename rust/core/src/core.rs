@@ -1,6 +1,7 @@
 //! The state machine itself: what it is made of, and its face.
 
 use crate::account::Accounts;
+use crate::beam::Groups;
 use crate::cache::Cache;
 use crate::dedupe::Dedupe;
 use crate::explanation::Explanation;
@@ -43,6 +44,8 @@ pub struct Core {
     pub(crate) dedupe: Dedupe,
     /// Choices whose prompt is still computed by the first one.
     pub(crate) unforked: Unforked,
+    /// Beams that are searched together.
+    pub(crate) groups: Groups,
     /// Running requests with side data.
     pub(crate) side_users: u32,
     /// Admissions keep a reserve of blocks up to this step: something was preempted recently.
@@ -76,6 +79,7 @@ impl Core {
             step: 0,
             block_shift: config.block_size.trailing_zeros(),
             unforked: Unforked::default(),
+            groups: Groups::default(),
             side_users: 0,
             arrivals: 0,
             requests: Slab::default(),
@@ -127,7 +131,7 @@ impl Core {
     }
 
     /// Ends a choice in whatever state it is; an unknown or finished handle is ignored. As long as
-    /// the first choice computes the prompt for the others, they end with it.
+    /// the first choice computes the prompt for the others, they end with it; beams end together.
     pub fn abort(&mut self, handle: Handle, now: u64) {
         self.cache.now = now;
         if let Some(slot) = self.requests.resolve(handle) {

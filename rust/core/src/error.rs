@@ -60,6 +60,19 @@ pub enum Error {
         needed: u32,
         available: u32,
     },
+    /// More continuations than a step names for a beam.
+    #[error(
+        "beam search of width {width} with {stop_ids} stop ids looks at {needed} continuations of each beam, at most {most} are named: take a smaller width or fewer stop ids"
+    )]
+    BeamWidth {
+        width: u32,
+        stop_ids: u32,
+        needed: u32,
+        most: u32,
+    },
+    /// Something that beam search knows nothing of.
+    #[error("beam search goes by the log probabilities alone: leave out {what}")]
+    BeamSampling { what: &'static str },
     /// Penalty or bias data, or banned stop ids, that no step could carry.
     #[error(
         "the request's penalties, logit bias and stop ids banned by min_tokens need {needed} words of side data, a step carries {available}"
@@ -106,6 +119,13 @@ pub enum Error {
     /// A result whose row count is not the plan's.
     #[error("step {step} planned {planned} sampling rows, its result has {got}")]
     ResultRows {
+        step: u64,
+        planned: usize,
+        got: usize,
+    },
+    /// A result with another number of continuations than the plan asks for.
+    #[error("step {step} asks for {planned} continuations of beams, its result has {got}")]
+    ResultCandidates {
         step: u64,
         planned: usize,
         got: usize,

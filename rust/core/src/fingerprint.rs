@@ -60,6 +60,10 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
         request.unforked.len(),
     )
         .hash(state);
+    if request.group != NONE {
+        core.groups
+            .fingerprint(request.group, request.choice(), state);
+    }
     let path = match request.state {
         State::Waiting | State::Deferred | State::Unforked => &[][..],
         State::Running => &request.path,
@@ -135,7 +139,7 @@ fn write_launches(core: &Core, rank: &HashMap<u32, usize>, state: &mut impl Hash
                 (rank[&slot], resident, request.lineage == entry.lineage)
             })
             .hash(state);
-            (entry.end, entry.sampled, entry.fork).hash(state);
+            (entry.end, entry.sampled, entry.fork, entry.candidates).hash(state);
         }
     }
 }

@@ -6,7 +6,20 @@ use crate::pool::NONE;
 use crate::{Core, Error, Event, FinishReason};
 
 impl Core {
+    /// Ends a choice; of beams, whose search is not over, all.
     pub(crate) fn finish(&mut self, slot: u32, reason: FinishReason) {
+        if self.requests[slot].group == NONE {
+            return self.finish_alone(slot, reason);
+        }
+        for beam in self.dissolve(slot) {
+            // Those whose prompt another computes end with it.
+            if self.requests.is_open(beam) {
+                self.finish_alone(beam, reason);
+            }
+        }
+    }
+
+    fn finish_alone(&mut self, slot: u32, reason: FinishReason) {
         match self.requests[slot].state {
             State::Waiting => self.waiting.remove(&self.requests[slot]),
             State::Deferred => self.forget_deferral(slot),
@@ -48,6 +61,7 @@ impl Core {
     /// Gives back row and blocks, deepest block first, so that tails are evicted before heads. A
     /// launched step may still touch them: they are fenced until it has retired.
     pub(crate) fn give_back(&mut self, slot: u32) {
+        self.withdraw(slot);
         self.drop_frontier(slot);
         let request = &mut self.requests[slot];
         self.forecast.leave(request);
@@ -63,17 +77,8 @@ impl Core {
             self.cache
                 .release(request.tail_source, fence, request.terms);
         }
-        for (position, &block) in request.blocks.iter().enumerate().rev() {
-            self.cache.release(block, fence, request.terms);
-            // Where an equal block is indexed instead of ours, the prefix runs through that one:
-            // it must outlive the deeper nodes, so it becomes younger than they are.
-            if let Some(&node) = request.path.get(position)
-                && node.block != block
-                && self.cache.index.is_live(node)
-            {
-                self.cache.touch(node.block, fence, request.terms);
-            }
-        }
+        self.cache
+            .release_path(&request.blocks, &request.path, fence, request.terms);
         self.rows.give_back(request.row, request.last_step);
         self.side_users -= u32::from(request.has_side_data);
         request.give_back();

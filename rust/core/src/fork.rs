@@ -139,7 +139,8 @@ impl Core {
         let request = &self.requests[first];
         let samples_first = self.draft.entries.last().is_some_and(|entry| entry.sampled)
             && request.outputs() + request.pending == 1;
-        if !samples_first || request.unforked.is_empty() {
+        // Beams are not sampled: their search chooses from what the first one has.
+        if !samples_first || request.unforked.is_empty() || request.group != NONE {
             return;
         }
         let end = request.computed;
@@ -164,6 +165,7 @@ impl Core {
                 lineage: choice.lineage,
                 end,
                 sampled: true,
+                candidates: 0,
                 fork: true,
             });
         }
@@ -220,7 +222,7 @@ impl Core {
     }
 
     /// The choice runs on the prompt's blocks.
-    fn share(&mut self, first: u32, slot: u32) {
+    pub(crate) fn share(&mut self, first: u32, slot: u32) {
         self.unlist(slot);
         self.take_prompt(first, slot);
         let mut choice = std::mem::take(&mut self.requests[slot].blocks);

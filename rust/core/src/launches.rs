@@ -16,6 +16,8 @@ pub(crate) struct Entry {
     pub(crate) end: u32,
     /// Whether the entry has a sampling row.
     pub(crate) sampled: bool,
+    /// Continuations that the step names for a beam.
+    pub(crate) candidates: u32,
     /// A choice that is sampled from the logits of the entry before, whose prompt it shares.
     pub(crate) fork: bool,
 }

@@ -8,6 +8,7 @@
 mod account;
 mod active;
 mod admission;
+pub mod beam;
 mod cache;
 mod check;
 mod check_plan;

@@ -34,9 +34,14 @@ impl Core {
         let entries = self.launches.iter().flat_map(|launch| &launch.entries);
         // Who is forked from another's logits has computed nothing of its own.
         for entry in entries.filter(|entry| !entry.fork) {
-            match named.iter_mut().find(|(known, _)| *known == entry.handle) {
+            let slot = self.requests.resolve(entry.handle);
+            // The beams of a search run together and end together: they are one suspect.
+            let suspect = slot.map_or(entry.handle, |slot| {
+                self.requests.handle(self.suspect_of(slot))
+            });
+            match named.iter_mut().find(|(known, _)| *known == suspect) {
                 Some((_, end)) => *end = entry.end.min(*end),
-                None => named.push((entry.handle, entry.end)),
+                None => named.push((suspect, entry.end)),
             }
         }
         // A request that has ended meanwhile may be the killer: it counts as company.
@@ -101,6 +106,7 @@ impl Core {
     /// Every request that ran, or whose results are lost, is computed again from its tokens.
     fn requeue_all(&mut self) {
         self.lose_unforked();
+        self.groups.forget_reports();
         while let Some(slot) = self.running.last() {
             let request = &mut self.requests[slot];
             self.running.remove(request.rank());
@@ -112,6 +118,7 @@ impl Core {
                 .preempted(clock, moment, cause, request.computed);
             request.give_back();
             request.frontier = None;
+            request.reported = false;
             request.inflight = request.inflight.max(1);
             self.waiting.insert(request, slot);
         }

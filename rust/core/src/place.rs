@@ -59,7 +59,7 @@ impl StepPlan {
     /// Puts a beginning of a shared block into a request's own, before anything is computed.
     pub(crate) fn write_tail_copy(&mut self, request: &Active, block_shift: u32) {
         let last = request.blocks.last().expect("a forked tail has a block");
-        let count = request.prompt & ((1 << block_shift) - 1);
+        let count = request.computed & ((1 << block_shift) - 1);
         self.block_copies.push([
             request.tail_source as i32,
             *last as i32,
@@ -138,6 +138,11 @@ impl Launch {
             lineage: request.lineage,
             end: request.computed,
             sampled,
+            candidates: if sampled {
+                request.template.candidates
+            } else {
+                0
+            },
             fork: false,
         });
     }

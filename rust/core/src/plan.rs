@@ -42,6 +42,9 @@ pub struct SamplingRow {
     /// Whether the sampled id's log probability is wanted: under the logits with penalties and bias,
     /// before temperature.
     pub logprob: bool,
+    /// How many of the likeliest ids are wanted with their log probabilities, instead of a sampled
+    /// one; 0: none.
+    pub candidates: u32,
     /// Word offset into `side` of `[prompt_len, output_len, prompt ids.., output ids..]`.
     pub penalty_offset: Option<u32>,
     /// Word offset into `side` of `[count, ids.., f32 bits..]`.
@@ -104,7 +107,7 @@ pub enum RowStatus {
 }
 
 /// A retired step's outcome, aligned with the plan's sampling rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepResult<'a> {
     /// Epoch of the plan.
     pub epoch: u64,
@@ -115,4 +118,6 @@ pub struct StepResult<'a> {
     pub duration_ns: Option<u64>,
     /// `[S]` status and sampled id (meaningful for [`RowStatus::Ok`]).
     pub rows: &'a [(RowStatus, u32)],
+    /// For each row that asks for them as many ids and log probabilities as it asks for, best first.
+    pub candidates: &'a [(u32, f32)],
 }

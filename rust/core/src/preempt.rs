@@ -6,6 +6,8 @@
 //! The oldest running request of the most urgent class is never preempted, and none is accepted
 //! that the pool cannot hold alone, so it always finishes.
 
+use crate::active::State;
+use crate::pool::NONE;
 use crate::reason::PreemptCause;
 use crate::{Core, Event};
 
@@ -23,16 +25,14 @@ impl Core {
             let request = &core.requests[slot];
             request.needs_block(shift) && request.is_plannable() && request.is_in_ack_window()
         };
-        let mut need = self
-            .running
-            .slots()
-            .filter(|&slot| wants(self, slot))
-            .count() as u32;
+        let need = |core: &Self| {
+            let wanting = core.running.slots().filter(|&slot| wants(core, slot));
+            wanting.count() as u32
+        };
         let mut preempted = false;
-        while self.cache.pool.allocatable() + self.cache.pool.coming() < need
+        while self.cache.pool.allocatable() + self.cache.pool.coming() < need(self)
             && let Some(victim) = self.victim()
         {
-            need -= u32::from(wants(self, victim));
             self.preempt(victim, PreemptCause::Blocks);
             self.reserve_until = self.step + RESERVE_STEPS;
             preempted = true;
@@ -40,20 +40,36 @@ impl Core {
         preempted
     }
 
-    /// Who gives its blocks back next: of the least urgent class, who need not run.
+    /// Who gives its blocks back next: of the least urgent class, who need not run. Never the oldest
+    /// of all, nor other beams of its search.
     fn victim(&self) -> Option<u32> {
         let others = self.running.len().saturating_sub(1);
-        let newest = self.running.newest_first().next()?;
+        let spared = self.requests[self.running.slots().next()?].group;
+        let may_go = |slot: &u32| spared == NONE || self.requests[*slot].group != spared;
+        let mut candidates = self.running.newest_first().take(others).filter(may_go);
+        let newest = candidates.next()?;
         let class = self.requests[newest].ticket.priority;
-        let candidates = self.running.newest_first().take(others);
-        candidates
+        std::iter::once(newest)
+            .chain(candidates)
             .take_while(|&slot| self.requests[slot].ticket.priority == class)
             .find(|&slot| !self.requests[slot].must_run())
-            .or(Some(newest).filter(|_| others > 0))
+            .or(Some(newest))
     }
 
-    /// Results that are in flight are kept: they are valid tokens and committed when they arrive.
+    /// Takes the blocks of a request, or of all beams of its search. Results that are in flight are
+    /// kept: they are valid tokens and committed when they arrive.
     pub(crate) fn preempt(&mut self, slot: u32, cause: PreemptCause) {
+        let Some(beams) = self.beams_of(slot).map(<[u32]>::to_vec) else {
+            return self.preempt_alone(slot, cause);
+        };
+        for beam in beams {
+            if self.requests[beam].state == State::Running {
+                self.preempt_alone(beam, cause);
+            }
+        }
+    }
+
+    fn preempt_alone(&mut self, slot: u32, cause: PreemptCause) {
         let computed = self.requests[slot].computed;
         self.give_back(slot);
         let request = &mut self.requests[slot];

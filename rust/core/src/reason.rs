@@ -37,6 +37,8 @@ pub enum WaitReason {
     InFlight,
     /// Another choice of the same prompt was computing it.
     SharedPrefill,
+    /// A beam whose likeliest continuations were there, but not those of the others.
+    OtherBeams,
     /// Held back while the request that kills workers was sought.
     Trial,
     /// Running, but the text side had not searched the last tokens for stop strings.
@@ -51,7 +53,7 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// Every reason, in order of its number.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Step,
         Self::Worker,
         Self::Rows,
@@ -65,6 +67,7 @@ impl WaitReason {
         Self::Preemption,
         Self::InFlight,
         Self::SharedPrefill,
+        Self::OtherBeams,
         Self::Trial,
         Self::TextAck,
         Self::SideData,
@@ -88,6 +91,7 @@ impl WaitReason {
             Self::SharedPrefix => "shared_prefix",
             Self::Preemption => "preemption",
             Self::SharedPrefill => "shared_prefill",
+            Self::OtherBeams => "other_beams",
             Self::InFlight => "in_flight",
             Self::Trial => "trial",
             Self::TextAck => "text_ack",

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::beam::Beams;
+
 /// Names a request for its whole life; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Handle {
@@ -75,6 +77,9 @@ pub struct Request {
     pub has_stop_strings: bool,
     /// Outputs drawn from the one prompt, 1 to `max_running`; each has its own random numbers.
     pub choices: u32,
+    /// Search for the likeliest outputs instead of drawing them; `choices` is the width. Then
+    /// `sampling` is the default, and there are no stop strings.
+    pub beams: Option<Beams>,
     /// Prefix blocks are shared only between equal namespaces.
     pub namespace: u64,
     /// Target for the gap between its tokens in nanoseconds, instead of the engine's; at least 1.
@@ -110,6 +115,7 @@ impl Default for Request {
             min_tokens: 0,
             has_stop_strings: false,
             choices: 1,
+            beams: None,
             namespace: 0,
             target_itl_ns: None,
             priority: 0,

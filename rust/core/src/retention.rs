@@ -77,6 +77,27 @@ impl Cache {
         self.start_timer(block);
     }
 
+    /// Releases the blocks of a prefix whose nodes are `path`, deepest first.
+    pub(crate) fn release_path(
+        &mut self,
+        blocks: &[u32],
+        path: &[NodeRef],
+        fence: u64,
+        terms: Terms,
+    ) {
+        for (position, &block) in blocks.iter().enumerate().rev() {
+            self.release(block, fence, terms);
+            // Where an equal block is indexed instead of ours, the prefix runs through that one:
+            // it must outlive the deeper nodes, so it becomes younger than they are.
+            if let Some(&node) = path.get(position)
+                && node.block != block
+                && self.index.is_live(node)
+            {
+                self.touch(node.block, fence, terms);
+            }
+        }
+    }
+
     /// Makes an unowned block that somebody's prefix runs through the most recently used one.
     pub(crate) fn touch(&mut self, block: u32, fence: u64, terms: Terms) {
         self.acquire(block);

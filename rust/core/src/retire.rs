@@ -1,6 +1,7 @@
 //! `complete`: what a retired step means for each request that it named.
 
 use crate::active::State;
+use crate::beam::Candidate;
 use crate::forecast::Forecast;
 use crate::launches::Entry;
 use crate::waiting::OUTPUT_WEIGHT;
@@ -17,6 +18,7 @@ impl Core {
         self.latency.retired(&launch, now, result.duration_ns);
         let mut entries = launch.entries.as_slice();
         let mut outcomes = result.rows;
+        let mut candidates = result.candidates;
         while let Some((entry, rest)) = entries.split_first() {
             let forks = rest.iter().take_while(|entry| entry.fork).count();
             let (own, later) = outcomes.split_at(usize::from(entry.sampled) + forks);
@@ -24,10 +26,12 @@ impl Core {
                 // The first choice may end with this step: before, the others take what they share.
                 self.fork(entry, &rest[..forks], own);
             }
-            self.retire_entry(entry, own.first().copied(), now);
+            let (named, others) = candidates.split_at(entry.candidates as usize);
+            self.retire_entry(entry, own.first().copied(), named, now);
             for (choice, &outcome) in rest.iter().zip(own.iter().skip(1)) {
-                self.retire_entry(choice, Some(outcome), now);
+                self.retire_entry(choice, Some(outcome), &[], now);
             }
+            candidates = others;
             entries = &rest[forks..];
             outcomes = later;
         }
@@ -39,6 +43,12 @@ impl Core {
         let oldest = self.launches.oldest();
         match oldest {
             Some(launch) if result.epoch == self.epoch && result.step == launch.step => {
+                let wanted = launch.entries.iter().map(|entry| entry.candidates as usize);
+                let (planned, got) = (wanted.sum::<usize>(), result.candidates.len());
+                if planned != got {
+                    let step = result.step;
+                    return Err(Error::ResultCandidates { step, planned, got });
+                }
                 if result.rows.len() == launch.samples {
                     return Ok(());
                 }
@@ -57,7 +67,13 @@ impl Core {
         }
     }
 
-    fn retire_entry(&mut self, entry: &Entry, outcome: Option<(RowStatus, u32)>, now: u64) {
+    fn retire_entry(
+        &mut self,
+        entry: &Entry,
+        outcome: Option<(RowStatus, u32)>,
+        candidates: &[Candidate],
+        now: u64,
+    ) {
         let Some(slot) = self.requests.resolve(entry.handle) else {
             return;
         };
@@ -77,10 +93,11 @@ impl Core {
             return;
         }
         let resident = request.residency == entry.residency;
+        let vocabulary = self.config.vocabulary;
         match outcome {
             Some((RowStatus::Nan, _)) => return self.fail(slot, FinishReason::NanLogits),
             Some((RowStatus::BadId, _)) => return self.fail(slot, FinishReason::BadToken),
-            Some((RowStatus::Ok, id)) if id >= self.config.vocabulary => {
+            Some((RowStatus::Ok, id)) if is_impossible(id, candidates, vocabulary) => {
                 return self.fail(slot, FinishReason::BadToken);
             }
             Some((RowStatus::NotSampled, _)) => {
@@ -101,18 +118,17 @@ impl Core {
             request.retired = entry.end;
         }
         match outcome {
+            Some(_) if entry.candidates > 0 && resident => self.report(slot, candidates, now),
+            // What was computed is gone: its continuations are named again.
+            Some(_) if entry.candidates > 0 => request.pending -= 1,
             Some((_, id)) => self.commit(slot, id, resident, now),
             None => self.intern(slot),
         }
     }
 
-    fn commit(&mut self, slot: u32, id: u32, resident: bool, now: u64) {
+    /// Adds an output token; returns its index.
+    pub(crate) fn append(&mut self, slot: u32, id: u32, now: u64) -> u32 {
         let request = &mut self.requests[slot];
-        request.pending -= 1;
-        #[cfg(feature = "planted-faults")]
-        if !resident && self.config.fault == Some(crate::Fault::DropInFlightOnPreemption) {
-            return;
-        }
         let index = request.outputs();
         request.tokens.push(id);
         request.ticket.look_up_again();
@@ -125,11 +141,23 @@ impl Core {
         if request.state == State::Waiting {
             self.waiting.recount(request, request.ticket.backlog + 1);
         }
-        let stopped = request.stops_at(index, id);
-        let exhausted = index + 1 == request.max_tokens;
         if let Some(gap) = request.pace.commit(index, now) {
             self.latency.achieved.token(gap);
         }
+        index
+    }
+
+    fn commit(&mut self, slot: u32, id: u32, resident: bool, now: u64) {
+        let request = &mut self.requests[slot];
+        request.pending -= 1;
+        #[cfg(feature = "planted-faults")]
+        if !resident && self.config.fault == Some(crate::Fault::DropInFlightOnPreemption) {
+            return;
+        }
+        let index = self.append(slot, id, now);
+        let request = &self.requests[slot];
+        let stopped = request.stops_at(index, id);
+        let exhausted = index + 1 == request.max_tokens;
         self.events.push(Event::Token {
             submission: request.submission(),
             choice: request.choice(),
@@ -148,4 +176,10 @@ impl Core {
             self.forecast.renew(&mut self.requests[slot]);
         }
     }
+}
+
+/// Whether what a step gave cannot be: an id outside the vocabulary, or no log probability.
+fn is_impossible(id: u32, candidates: &[Candidate], vocabulary: u32) -> bool {
+    let outside = |&(id, log): &Candidate| id >= vocabulary || log.is_nan();
+    id >= vocabulary || candidates.iter().any(outside)
 }

@@ -179,8 +179,8 @@ impl Core {
         for slot in self.running.slots() {
             let (handle, request) = self.requests.get_mut(slot);
             if !request.is_plannable() {
-                if request.waits_for_flight() {
-                    request.hold(WaitReason::InFlight, clock, now);
+                if let Some(reason) = request.waits_for() {
+                    request.hold(reason, clock, now);
                 }
                 continue;
             }
@@ -293,7 +293,7 @@ impl Core {
         let mut in_time = true;
         if let Some(time) = &budget.time {
             // Its last chunk is sampled for the choices that wait for it as well.
-            let time = time.less_logits(request.unforked.len() as u32);
+            let time = time.less_logits(request.num_forks());
             let tokens = time.grant(request.computed, count, remaining);
             in_time = tokens == count;
             budget.out_of_time |= !in_time;
@@ -326,7 +326,7 @@ impl Core {
         if let Some(time) = &mut budget.time {
             time.spend(request.computed, count, count == remaining);
             if count == remaining {
-                *time = time.less_logits(request.unforked.len() as u32);
+                *time = time.less_logits(request.num_forks());
             }
         }
         self.draft.work.add_chunk(request.computed, count);

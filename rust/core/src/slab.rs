@@ -50,6 +50,11 @@ impl Slab {
         (slot.generation == handle.generation && slot.request.is_some()).then_some(handle.slot)
     }
 
+    /// Whether a slot has a request.
+    pub(crate) fn is_open(&self, slot: u32) -> bool {
+        self.slots[slot as usize].request.is_some()
+    }
+
     /// The handle of the request in a slot.
     pub(crate) fn handle(&self, slot: u32) -> Handle {
         let generation = self.slots[slot as usize].generation;

@@ -152,6 +152,7 @@ impl Soak {
                 0 => 1 + self.random.below(3),
                 _ => 1,
             },
+            beams: None,
             namespace: u64::from(self.random.below(8) / 7),
             target_itl_ns: (self.random.below(4) == 0).then_some(20_000_000),
             priority: [1, 1, 1, 0, 2][self.random.below(5) as usize],
@@ -232,6 +233,7 @@ impl Soak {
             step,
             duration_ns: (self.random.below(9) > 0).then_some(duration),
             rows: &rows,
+            candidates: &[],
         };
         self.now += duration + 100_000;
         self.core.complete(&result, self.now).unwrap();

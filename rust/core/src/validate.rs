@@ -1,9 +1,10 @@
 //! What is refused before it can do harm.
 
 use crate::active::{bans_stop_ids, side_words};
+use crate::beam::MOST_CANDIDATES;
 use crate::config::Admission;
 use crate::pool::RETENTIONS;
-use crate::{CoreConfig, Error, Request};
+use crate::{CoreConfig, Error, Request, Sampling};
 
 /// Largest value of a field that crosses to the worker as int32.
 const INT32: u32 = i32::MAX as u32;
@@ -176,6 +177,7 @@ pub(crate) fn request(request: &Request, config: &CoreConfig) -> Result<(), Erro
         });
     }
     choices(request, prompt, config)?;
+    beams(request, vocabulary)?;
     side_data(request, written, config.side_words)
 }
 
@@ -192,7 +194,11 @@ fn choices(request: &Request, prompt: u32, config: &CoreConfig) -> Result<(), Er
     let block_size = config.block_size;
     let whole = prompt.div_ceil(block_size);
     let longest = (prompt + request.max_tokens - 1).div_ceil(block_size);
-    let needed = if config.admission == Admission::NoEviction {
+    let needed = if request.beams.is_some() {
+        // A beam that was preempted may have to compute everything again for itself, while the
+        // others wait for it with what they hold.
+        u64::from(choices) * u64::from(longest)
+    } else if config.admission == Admission::NoEviction {
         let others = u64::from(choices - 1) * u64::from(longest - prompt / block_size);
         u64::from(longest) + others
     } else {
@@ -211,6 +217,40 @@ fn choices(request: &Request, prompt: u32, config: &CoreConfig) -> Result<(), Er
         });
     }
     Ok(())
+}
+
+/// What beam search needs, and what it knows nothing of.
+fn beams(request: &Request, vocabulary: u32) -> Result<(), Error> {
+    let Some(beams) = &request.beams else {
+        return Ok(());
+    };
+    let (width, stop_ids) = (request.choices, request.stop_ids.len() as u32);
+    let needed = crate::beam::candidates(width, stop_ids);
+    let most = MOST_CANDIDATES.min(vocabulary);
+    if needed > most {
+        return Err(Error::BeamWidth {
+            width,
+            stop_ids,
+            needed,
+            most,
+        });
+    }
+    let seeded = Sampling {
+        seed: request.sampling.seed,
+        ..Sampling::default()
+    };
+    let what = if request.has_stop_strings {
+        "stop strings and tools"
+    } else if request.min_tokens > 0 {
+        "min_tokens"
+    } else if request.sampling != seeded {
+        "temperature, cuts, penalties, bias and the log probabilities of ids"
+    } else if !beams.length_penalty.is_finite() {
+        "a length_penalty that is no finite number"
+    } else {
+        return Ok(());
+    };
+    Err(Error::BeamSampling { what })
 }
 
 fn side_data(request: &Request, longest: u32, available: u32) -> Result<(), Error> {

@@ -136,6 +136,7 @@ fn sampling_words(rows: &[SamplingRow]) -> Vec<u32> {
             frequency_penalty,
             repetition_penalty,
             logprob,
+            candidates,
             penalty_offset,
             bias_offset,
         } = row;
@@ -157,6 +158,12 @@ fn sampling_words(rows: &[SamplingRow]) -> Vec<u32> {
         }
         // Only where it is asked for: logs that are older than it have the same digests.
         words.extend(logprob.then_some(1));
+        words.extend(
+            (*candidates > 0)
+                .then_some([2, *candidates])
+                .into_iter()
+                .flatten(),
+        );
     }
     words
 }

@@ -14,5 +14,5 @@ mod replay;
 
 pub use crate::digest::{FIELDS, PlanDigest};
 pub use crate::file::{Ending, LogReader, LogWriter, ReadError, WriteError};
-pub use crate::record::{Record, StepRows};
+pub use crate::record::{Record, StepCandidates, StepRows};
 pub use crate::replay::{Difference, Replay, ReplayError, Report, replay};

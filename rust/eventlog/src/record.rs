@@ -49,6 +49,8 @@ pub enum Record {
         duration_ns: Option<u64>,
         #[serde(default)]
         rows: StepRows,
+        #[serde(default, skip_serializing_if = "StepCandidates::is_empty")]
+        candidates: StepCandidates,
     },
     /// The worker is gone.
     WorkerLost { now: u64, epoch: u64 },
@@ -58,6 +60,31 @@ pub enum Record {
     ResetPrefixCache { now: u64 },
     /// Nothing that came later is in the log, and why.
     End { why: String },
+}
+
+/// The continuations of beams that a step named: ids, and the bits of their log probabilities, so
+/// that a log in any format holds what it was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepCandidates(Vec<(u32, u32)>);
+
+impl StepCandidates {
+    /// What a [`diptych_core::StepResult`] holds.
+    #[must_use]
+    pub fn new(candidates: &[(u32, f32)]) -> Self {
+        let bits = candidates.iter().map(|&(id, log)| (id, log.to_bits()));
+        Self(bits.collect())
+    }
+
+    /// The continuations as they were.
+    #[must_use]
+    pub fn candidates(&self) -> Vec<(u32, f32)> {
+        let numbers = self.0.iter().map(|&(id, bits)| (id, f32::from_bits(bits)));
+        numbers.collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// What a step sampled: an id for each sampling row, and the rows that have none.

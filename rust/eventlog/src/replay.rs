@@ -206,13 +206,15 @@ impl Replayed {
                 step,
                 duration_ns,
                 rows,
+                candidates,
             } => {
-                let rows = rows.rows();
+                let (rows, candidates) = (rows.rows(), candidates.candidates());
                 let result = StepResult {
                     epoch: *epoch,
                     step: *step,
                     duration_ns: *duration_ns,
                     rows: &rows,
+                    candidates: &candidates,
                 };
                 core.complete(&result, *now)?;
             }

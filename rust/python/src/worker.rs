@@ -140,21 +140,31 @@ impl Step {
         Ok(())
     }
 
-    #[pyo3(signature = (status, ids, logprobs = None))]
+    /// `candidates`: ids and log probabilities of the continuations that rows ask for.
+    #[pyo3(signature = (status, ids, logprobs = None, candidates = None))]
     fn publish(
         &self,
         py: Python<'_>,
         status: &Bound<'_, PyAny>,
         ids: &Bound<'_, PyAny>,
         logprobs: Option<&Bound<'_, PyAny>>,
+        candidates: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<()> {
         let status = PyBuffer::<i32>::get(status)?.to_vec(py)?;
         let ids = PyBuffer::<i32>::get(ids)?.to_vec(py)?;
         let logprobs = logprobs
             .map(|logprobs| PyBuffer::<f32>::get(logprobs)?.to_vec(py))
             .transpose()?;
+        let (candidate_ids, candidate_logprobs) = match candidates {
+            Some((ids, logprobs)) => (
+                PyBuffer::<i32>::get(&ids)?.to_vec(py)?,
+                PyBuffer::<f32>::get(&logprobs)?.to_vec(py)?,
+            ),
+            None => (Vec::new(), Vec::new()),
+        };
+        let candidates = (candidate_ids.as_slice(), candidate_logprobs.as_slice());
         self.0
-            .publish(&status, &ids, logprobs.as_deref())
+            .publish_all(&status, &ids, logprobs.as_deref(), candidates)
             .map_err(|error| errors::port(&error))
     }
 

@@ -45,6 +45,8 @@ struct Launched {
     follows: bool,
     /// Sampling rows whose log probability is wanted, with what they draw.
     scored: Vec<(usize, Drawn)>,
+    /// Sampling rows that ask for continuations, and how many.
+    beams: Vec<(usize, usize)>,
     /// Checksum of the plan, in debug builds: nothing may change a plan before its step has retired.
     shadow: Option<u64>,
 }
@@ -143,6 +145,9 @@ impl HostArenas {
             };
             (index, drawn)
         });
+        let rows = plan.sampling.iter().enumerate();
+        let beams = rows.filter(|(_, row)| row.candidates > 0);
+        let beams = beams.map(|(index, row)| (index, row.candidates as usize));
         self.launched.push_back(Launched {
             step: plan.step,
             image,
@@ -150,6 +155,7 @@ impl HostArenas {
             decodes_only: plan.num_decode_rows as usize == plan.rows.len(),
             follows: at_once || !self.launched.is_empty(),
             scored: scored.collect(),
+            beams: beams.collect(),
             shadow: cfg!(debug_assertions).then(|| self.checksum(image, &counts)),
         });
         let published = self
@@ -247,7 +253,10 @@ impl HostArenas {
             offset(row.penalty_offset)
         });
         self.each(image, rows, "bias_offset", |row| offset(row.bias_offset));
-        self.each(image, rows, "logprobs", |row| i32::from(row.logprob) - 1);
+        self.each(image, rows, "logprobs", |row| match row.candidates {
+            0 => i32::from(row.logprob) - 1,
+            wanted => wanted as i32,
+        });
     }
 
     fn write<T: Plain>(&self, image: usize, name: &str, values: &[T]) {
@@ -334,7 +343,10 @@ impl HostArenas {
         match error {
             0 => match self.rows(header, step, rows, &mut into.rows) {
                 retired @ Outcome::Rows { .. } => match self.scores(header, step, into) {
-                    Ok(()) => retired,
+                    Ok(()) => {
+                        self.candidates(header, into);
+                        retired
+                    }
                     Err(garbage) => Outcome::Garbage(garbage),
                 },
                 other => other,

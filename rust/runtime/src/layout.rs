@@ -9,7 +9,7 @@ use crate::EngineError;
 use crate::options::Limits;
 
 /// Version of everything in this file and of the control messages.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// Sections start on a cache line.
 const LINE: usize = 64;
@@ -19,6 +19,9 @@ const PLAN_HEADER: usize = 128;
 
 /// Size of the result's header: `u64` words, see [`result_word`].
 const RESULT_HEADER: usize = 128;
+
+/// Most continuations that a step names for one sampling row.
+pub(crate) const CANDIDATES: usize = diptych_core::beam::MOST_CANDIDATES as usize;
 
 /// Room for the class and the message of a step's error, in bytes.
 pub(crate) const ERROR_TEXT: usize = 4096;
@@ -264,6 +267,9 @@ pub(crate) struct Layout {
     pub(crate) status: usize,
     pub(crate) ids: usize,
     pub(crate) logprobs: usize,
+    /// `[S][CANDIDATES]` ids of each row's likeliest continuations, and their log probabilities.
+    pub(crate) candidate_ids: usize,
+    pub(crate) candidate_logprobs: usize,
     pub(crate) result_bytes: usize,
 }
 
@@ -288,7 +294,9 @@ impl Layout {
             status,
             ids: status + row_bytes,
             logprobs: status + 2 * row_bytes,
-            result_bytes: status + 3 * row_bytes,
+            candidate_ids: status + 3 * row_bytes,
+            candidate_logprobs: status + (3 + CANDIDATES) * row_bytes,
+            result_bytes: status + (3 + 2 * CANDIDATES) * row_bytes,
         }
     }
 

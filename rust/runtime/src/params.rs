@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::EngineError;
 use crate::urgency::{is_time, tenant_number};
 use diptych_core::Sampling;
+use diptych_core::beam::Beams;
 
 /// Bytes of a tenant's name.
 const MAX_TENANT: usize = 256;
@@ -47,6 +48,9 @@ pub(crate) struct Params {
     pub(crate) n: u32,
     /// Whether the mean log probability of each output is wanted.
     pub(crate) mean_logprob: bool,
+    /// Search for the likeliest outputs, `n` wide, instead of drawing them.
+    #[serde(default)]
+    pub(crate) beams: Option<Beams>,
     /// Class of urgency, lower first.
     #[serde(default)]
     pub(crate) priority: u8,

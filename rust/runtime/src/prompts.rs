@@ -160,6 +160,9 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     if !params.ignore_eos {
         stop_ids.extend_from_slice(&shared.options.eos_ids);
     }
+    // Beam search looks at more continuations the more ids end an output.
+    stop_ids.sort_unstable();
+    stop_ids.dedup();
     let request = Request {
         submission: job.open.number,
         prompt,
@@ -171,6 +174,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         cache_ttl_ns: params.cache_ttl_ns(),
         retention: params.cache_retention,
         choices: params.n,
+        beams: params.beams,
         target_itl_ns: params.target_itl_ns,
         priority: params.priority,
         tenant: params.tenant_number(),

@@ -170,6 +170,7 @@ impl Scheduler for CoreScheduler {
             epoch: 0,
             step,
             rows: &self.rows,
+            candidates: &[],
             duration_ns: Some(time_ns),
         };
         self.core

@@ -32,6 +32,10 @@ pub struct StepOutput {
     pub ids: Vec<i32>,
     /// Their log probabilities, with penalties and bias, before temperature; 0 where not asked for.
     pub logprobs: Vec<f32>,
+    /// Likeliest ids of the rows that ask for them, best first, one row's after the other's; 0 where the status is not 0.
+    pub candidate_ids: Vec<i32>,
+    /// Their log probabilities.
+    pub candidate_logprobs: Vec<f32>,
     /// Nanoseconds of embedding and layers, without head and sampling.
     pub forward_ns: u64,
 }
@@ -140,16 +144,27 @@ impl Engine {
         let mut order: Vec<usize> = (0..count).filter(whole).collect();
         let kept = order.len();
         order.extend((0..count).filter(|row| !whole(row)));
+        let mut starts = Vec::with_capacity(count);
+        let mut candidates = 0;
+        for row in &sampling {
+            starts.push(candidates);
+            candidates += row.candidates as usize;
+        }
         let mut output = StepOutput {
             status: vec![0; count],
             ids: vec![0; count],
             logprobs: vec![0.0; count],
+            candidate_ids: vec![0; candidates],
+            candidate_logprobs: vec![0.0; candidates],
             forward_ns: 0,
         };
         let found = Found {
             statuses: output.status.as_mut_ptr(),
             ids: output.ids.as_mut_ptr(),
             logprobs: output.logprobs.as_mut_ptr(),
+            candidate_ids: output.candidate_ids.as_mut_ptr(),
+            candidate_logprobs: output.candidate_logprobs.as_mut_ptr(),
+            starts: starts.as_ptr(),
         };
         let wanted = Wanted::Ids(&sampling, found);
         output.forward_ns = self.execute(step, (&order, kept), wanted, progress)?;

@@ -44,7 +44,8 @@ pub struct SamplingInput<'a> {
     pub penalty_offset: &'a [i32],
     /// Word offset into `side` of count, ids, bits of f32; −1 for none.
     pub bias_offset: &'a [i32],
-    /// 0 where the log probability of the sampled id is wanted, else −1.
+    /// 0 where the log probability of the sampled id is wanted, above 0 where so many of the likeliest ids are wanted with
+    /// theirs, else −1.
     pub logprobs: &'a [i32],
     /// Records of the rows.
     pub side: &'a [u32],
@@ -318,7 +319,8 @@ impl SamplingInput<'_> {
         require("sampling_rows", self.rows, 0..settings.max_running as i32)?;
         require("output_index", self.output_index, 0..i32::MAX)?;
         require("choice_index", self.choice_index, 0..i32::MAX)?;
-        require("logprobs", self.logprobs, -1..1)?;
+        let vocabulary = i32::try_from(settings.vocabulary).unwrap_or(i32::MAX);
+        require("logprobs", self.logprobs, -1..vocabulary.saturating_add(1))?;
         for row in 0..count {
             let refused = |error: SamplingError| PlanError(error.to_string());
             self.row(row)
@@ -341,7 +343,8 @@ impl SamplingInput<'_> {
             seed: self.seed[row] as u64,
             output_index: self.output_index[row] as u32,
             choice_index: self.choice_index[row] as u32,
-            wants_logprob: self.logprobs[row] >= 0,
+            wants_logprob: self.logprobs[row] == 0,
+            candidates: self.logprobs[row].max(0) as u32,
             history: read_history(self.side, self.penalty_offset[row])?,
             bias: read_bias(self.side, self.bias_offset[row])?,
         })

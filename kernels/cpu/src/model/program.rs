@@ -19,7 +19,7 @@ use crate::matrix::{Form, Matrix, read_row};
 use crate::pool::Member;
 use crate::rope::Rope;
 use crate::rows::{RowBuffer, Rows};
-use crate::sampling::{Best, SamplingRow, Status, log_probability};
+use crate::sampling::{Best, SamplingRow, Status, likeliest, log_probability};
 use crate::simd::LANES;
 
 /// Where the sampled rows' results go.
@@ -28,6 +28,10 @@ pub(super) struct Found {
     pub(super) statuses: *mut i32,
     pub(super) ids: *mut i32,
     pub(super) logprobs: *mut f32,
+    /// Likeliest ids and their log probabilities, and where each row's begin.
+    pub(super) candidate_ids: *mut i32,
+    pub(super) candidate_logprobs: *mut f32,
+    pub(super) starts: *const usize,
 }
 
 /// What becomes of the sampled rows.
@@ -299,6 +303,14 @@ impl Program<'_> {
             let (status, id) = sampler.sample(set, logits, &sampling[place]);
             if sampling[place].wants_logprob && status == Status::Ok {
                 *found.logprobs.add(place) = log_probability(set, logits, id);
+            }
+            let count = sampling[place].candidates as usize;
+            if count > 0 && status == Status::Ok {
+                let start = *found.starts.add(place);
+                let ids = std::slice::from_raw_parts_mut(found.candidate_ids.add(start), count);
+                let logprobs = found.candidate_logprobs.add(start);
+                let logprobs = std::slice::from_raw_parts_mut(logprobs, count);
+                likeliest(set, logits, ids, logprobs);
             }
             (status, id)
         } else {

@@ -16,6 +16,7 @@
 mod adjust;
 mod best;
 mod candidates;
+mod likeliest;
 mod order;
 mod philox;
 mod row;
@@ -25,6 +26,7 @@ mod tests;
 mod weights;
 
 pub use best::Best;
+pub use likeliest::likeliest;
 pub use philox::{philox, uniform};
 pub use row::{Entries, SamplingError, SamplingRow, Status, read_bias, read_history};
 pub use sampler::{Sampler, log_probability};

@@ -72,6 +72,8 @@ pub struct SamplingRow<'a> {
     pub choice_index: u32,
     /// The sampled id's log probability is asked for, and with it all logits.
     pub wants_logprob: bool,
+    /// How many of the likeliest ids are asked for with their log probabilities, and with them all logits.
+    pub candidates: u32,
     /// Ids of the prompt and of the output so far, for penalties. Ids outside the vocabulary are filler.
     pub history: Option<Entries<'a>>,
     /// Ids and the bits of the f32 added to their logits.
@@ -93,6 +95,7 @@ impl Default for SamplingRow<'_> {
             output_index: 0,
             choice_index: 0,
             wants_logprob: false,
+            candidates: 0,
             history: None,
             bias: None,
         }
@@ -111,6 +114,7 @@ impl SamplingRow<'_> {
     pub fn wants_argmax_only(&self) -> bool {
         (!self.is_random() || self.top_k == 1)
             && !self.wants_logprob
+            && self.candidates == 0
             && self.history.is_none()
             && self.bias.is_none()
     }

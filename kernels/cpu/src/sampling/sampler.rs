@@ -91,14 +91,18 @@ impl Sampler {
 /// If the row has no such id.
 #[must_use]
 pub fn log_probability(set: InstructionSet, logits: &[f32], id: u32) -> f32 {
+    (f64::from(logits[id as usize]) - log_normaliser(set, logits)) as f32
+}
+
+/// What is taken off a logit to make it a log probability.
+pub(super) fn log_normaliser(set: InstructionSet, logits: &[f32]) -> f64 {
     let (best, _) = set.run(Maximum(logits));
     let maximum = f64::from(best);
     let scale = Scale {
         maximum,
         temperature: 1.0,
     };
-    let sum = set.run(Whole { logits, scale });
-    (f64::from(logits[id as usize]) - maximum - sum.ln()) as f32
+    maximum + set.run(Whole { logits, scale }).ln()
 }
 
 /// Length of the prefix that top-k (`by_k`), top-p and min-p keep; at least 1.

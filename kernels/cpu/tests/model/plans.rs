@@ -76,8 +76,8 @@ fn bad_plans_are_refused_with_what_is_wrong() {
         ("delta_blocks from", |plan| plan.delta_blocks[0] = 64),
         ("sampling_tokens from", |plan| plan.sampling.tokens[0] = 4),
         ("sampling_rows from", |plan| plan.sampling.rows[0] = 8),
-        ("logprobs from -1 to 1", |plan| {
-            plan.sampling.logprobs[1] = 1;
+        ("logprobs from -1 to 1048576", |plan| {
+            plan.sampling.logprobs[1] = 1 << 20;
         }),
         ("temperature has 3", |plan| {
             plan.sampling.temperature.truncate(3);

@@ -144,3 +144,32 @@ fn log_probabilities_are_those_of_the_logits() {
         }
     }
 }
+
+/// Of the logits that the engine itself gives, beside rows that ask for other numbers of them or for none.
+#[test]
+fn likeliest_ids_are_those_of_the_logits() {
+    let ids = prompt(1, 20);
+    let model = model(48, Format::F32, false, true);
+    let logits = Driver::new(&model, settings()).step(&[(1, &ids)], 0);
+    let mut driver = Driver::new(&model, settings());
+    let mut plan = driver.plan(&[(1, &ids)], 0);
+    for row in 0..20 {
+        plan.sampling.logprobs[row] = [-1, 0, 1, 8][row % 4];
+    }
+    let output = driver.engine.run(&plan.input(), &|| ()).unwrap();
+    let mut start = 0;
+    for (row, logits) in logits.iter().enumerate() {
+        let sum: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|left, right| logits[*right].total_cmp(&logits[*left]));
+        let count = [0, 0, 1, 8][row % 4];
+        for (place, &id) in (start..start + count).zip(&order) {
+            let wanted = f64::from(logits[id]) - sum.ln();
+            let found = f64::from(output.candidate_logprobs[place]);
+            assert_eq!(output.candidate_ids[place], id as i32, "row {row}");
+            assert!((found - wanted).abs() < 1e-5, "row {row}: {found} {wanted}");
+        }
+        start += count;
+    }
+    assert_eq!(output.candidate_ids.len(), start);
+}

@@ -66,15 +66,15 @@ pub(crate) fn pins(core: &Core) -> HashMap<u32, usize> {
     pins
 }
 
-/// Invariant 22: a tail that is still to be copied is that of the prompt, and nothing was written
-/// behind it.
+/// Invariant 22: a tail that is still to be copied ends where the request's own tokens begin, and
+/// nothing was written behind it.
 pub(crate) fn tail(core: &Core, request: &Active) -> Outcome {
-    let prompt = request.prompt;
-    let position = (prompt / core.config.block_size) as usize;
+    let computed = request.computed;
+    let position = (computed / core.config.block_size) as usize;
     let untouched = request.tail_source == NONE
-        || (!prompt.is_multiple_of(core.config.block_size)
-            && request.computed == prompt
-            && request.retired == prompt
+        || (!computed.is_multiple_of(core.config.block_size)
+            && (request.group != NONE || computed == request.prompt)
+            && request.retired == computed
             && request.blocks.len() == position + 1
             && request.blocks[position] != request.tail_source);
     ensure(untouched, || {

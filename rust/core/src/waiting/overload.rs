@@ -63,7 +63,8 @@ impl PromptRate {
 impl Core {
     /// Lets a request wait, or refuses it.
     pub(crate) fn enqueue(&mut self, request: Request, now: u64) -> Result<Handle, Error> {
-        let (priority, tenant, choices) = (request.priority, request.tenant, request.choices);
+        let (priority, tenant) = (request.priority, request.tenant);
+        let (choices, beams) = (request.choices, request.beams);
         let mut ticket = Ticket::new(&request, now);
         let mut path = Vec::new();
         if self.config.prefix_cache {
@@ -92,6 +93,9 @@ impl Core {
         self.deadlines.watch(request, handle.slot);
         self.waiting.insert(request, handle.slot);
         self.add_choices(handle.slot, choices);
+        if let Some(beams) = beams {
+            self.open_group(handle.slot, beams);
+        }
         Ok(handle)
     }
 

@@ -60,6 +60,7 @@ fn a_hundred_thousand_aborted_requests_leave_nothing() {
                 step: submission / 2 + 1,
                 duration_ns: None,
                 rows: &[(RowStatus::Ok, 1)],
+                candidates: &[],
             };
             core.complete(&step, submission)
                 .expect("the step is in flight");

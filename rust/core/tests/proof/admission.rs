@@ -109,6 +109,7 @@ impl Load {
                 epoch: 1,
                 step,
                 rows: &rows,
+                candidates: &[],
                 duration_ns: None,
             };
             self.core.complete(&result, 0).expect("in order");

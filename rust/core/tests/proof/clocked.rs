@@ -135,6 +135,7 @@ impl Clocked {
             step: plan.step,
             duration_ns: self.tells.then_some(duration),
             rows: &rows,
+            candidates: &[],
         };
         self.core
             .complete(&result, self.now)

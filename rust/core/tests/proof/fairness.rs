@@ -88,6 +88,7 @@ impl Fair {
             step: plan.step,
             duration_ns: None,
             rows: &rows,
+            candidates: &[],
         };
         self.core
             .complete(&result, self.now)

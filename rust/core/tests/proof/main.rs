@@ -6,6 +6,7 @@
 
 mod aborts;
 mod admission;
+mod beams;
 mod clocked;
 mod dedupe;
 mod engine;

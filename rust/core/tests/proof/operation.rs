@@ -105,6 +105,7 @@ impl Draft {
             min_tokens: u32::from(self.seed) % 3,
             has_stop_strings: self.stop_string.is_some(),
             choices: u32::from(self.choices),
+            beams: None,
             namespace: u64::from(self.namespace),
             target_itl_ns: (self.tail == 5).then_some(15_000_000),
             priority: self.priority,

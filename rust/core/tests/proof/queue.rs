@@ -211,6 +211,7 @@ fn considered(waiting: u64, tenants: u64, order: PrefillOrder) -> u64 {
             step: plan.step,
             duration_ns: None,
             rows: &rows,
+            candidates: &[],
         };
         core.complete(&result, now).expect("the oldest step");
     }

@@ -160,6 +160,7 @@ fn a_result_that_is_not_the_next_is_refused() {
                 step,
                 duration_ns,
                 rows,
+                candidates: &[],
             },
             3,
         )

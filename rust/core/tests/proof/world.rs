@@ -186,6 +186,7 @@ impl World {
             step: step.step,
             duration_ns: self.duration(&step),
             rows: &step.results,
+            candidates: &[],
         };
         self.core
             .complete(&result, self.now)
@@ -225,6 +226,7 @@ impl World {
             step,
             duration_ns: None,
             rows: &surplus[..rows],
+            candidates: &[],
         };
         match self.core.complete(&result, self.now) {
             Err(Error::StaleResult { .. } | Error::ResultRows { .. }) => self.expect_events(&[]),
@@ -307,6 +309,7 @@ impl World {
             step: late.step,
             duration_ns: None,
             rows: &late.results,
+            candidates: &[],
         };
         match self.core.complete(&result, self.now) {
             Err(Error::StaleResult { .. }) => self.expect_events(&[]),

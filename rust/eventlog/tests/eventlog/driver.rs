@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use diptych_core::config::Admission;
 use diptych_core::{Core, CoreConfig, Event, Handle, Request, RowStatus, StepResult};
-use diptych_eventlog::{FIELDS, PlanDigest, Record, StepRows};
+use diptych_eventlog::{FIELDS, PlanDigest, Record, StepCandidates, StepRows};
 
 pub(crate) const VOCABULARY: u32 = 1_000;
 
@@ -144,6 +144,7 @@ impl Driver {
             step: launched.step,
             duration_ns: self.duration_ns,
             rows: &rows,
+            candidates: &[],
         };
         self.core.complete(&result, now).expect("the oldest step");
         self.records.push(Record::Complete {
@@ -152,6 +153,7 @@ impl Driver {
             step: launched.step,
             duration_ns: self.duration_ns,
             rows: StepRows::new(&rows),
+            candidates: StepCandidates::default(),
         });
     }
 

@@ -38,14 +38,15 @@ impl Model {
         })
     }
 
-    /// Runs a step: status, id and log probability (0 where not asked for) of each sampling row. A step of the runtime is marked when its rows are through the
-    /// layers; `port`, with a `progress` to call, is told of each layer.
+    /// Runs a step: status, id and log probability (0 where not asked for) of each sampling row, then ids and log probabilities of the
+    /// continuations that rows ask for. A step of the runtime is marked when its rows are through the layers; `port`, with a `progress` to
+    /// call, is told of each layer.
     #[pyo3(signature = (step, port = None))]
     fn run(
         &self,
         step: &Bound<'_, PyAny>,
         port: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<(Array, Array, Array)> {
+    ) -> PyResult<(Array, Array, Array, Array, Array)> {
         let py = step.py();
         let columns = Columns::read(step)?;
         let plan = columns.input();
@@ -56,8 +57,13 @@ impl Model {
             engine.run(&plan, &|| watch.layer(layers))
         });
         let output = output.map_err(|error| errors::plan(&error))?;
-        let logprobs = output.logprobs.into();
-        Ok((output.status.into(), output.ids.into(), logprobs))
+        Ok((
+            output.status.into(),
+            output.ids.into(),
+            output.logprobs.into(),
+            output.candidate_ids.into(),
+            output.candidate_logprobs.into(),
+        ))
     }
 
     /// As `run`, but gives the logits of the sampling rows, one after the other, and samples nothing.

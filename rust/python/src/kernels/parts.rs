@@ -219,6 +219,7 @@ fn sampling_row<'a>(row: &'a Row, bias_bits: Option<&'a [u32]>) -> SamplingRow<'
         output_index: row.output_index,
         choice_index: row.choice_index,
         wants_logprob: true,
+        candidates: 0,
         history: row
             .history
             .as_ref()

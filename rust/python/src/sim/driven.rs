@@ -32,6 +32,13 @@ fn json<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyB
     Ok(PyBytes::new(py, &json))
 }
 
+/// What a worker says of a sampling row: status and id, and of a beam's its continuations.
+#[derive(FromPyObject)]
+enum ResultRow {
+    Beam(String, u32, Vec<(u32, f32)>),
+    Drawn(String, u32),
+}
+
 /// The state machine that the engine runs, without threads, clock or worker.
 #[pyclass(module = "diptych_core.sim")]
 pub(crate) struct Core(diptych_core::Core);
@@ -88,24 +95,33 @@ impl Core {
     }
 
     /// `rows`: status and sampled id of each sampling row of the step. `duration_ns`: how long the worker computed.
+    /// A row of a beam has a third item: ids and log probabilities of the continuations that it asks for.
     #[pyo3(signature = (epoch, step, rows, now, *, duration_ns = None))]
     fn complete(
         &mut self,
         epoch: u64,
         step: u64,
-        rows: Vec<(String, u32)>,
+        rows: Vec<ResultRow>,
         now: u64,
         duration_ns: Option<u64>,
     ) -> PyResult<()> {
+        let mut candidates = Vec::new();
         let rows = rows
             .into_iter()
-            .map(|(status, id)| Ok((row_status(&status)?, id)))
+            .map(|row| match row {
+                ResultRow::Beam(status, id, named) => {
+                    candidates.extend(named);
+                    Ok((row_status(&status)?, id))
+                }
+                ResultRow::Drawn(status, id) => Ok((row_status(&status)?, id)),
+            })
             .collect::<PyResult<Vec<_>>>()?;
         let result = StepResult {
             epoch,
             step,
             duration_ns,
             rows: &rows,
+            candidates: &candidates,
         };
         self.0
             .complete(&result, now)

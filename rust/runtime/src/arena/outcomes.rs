@@ -3,6 +3,7 @@
 use diptych_core::RowStatus;
 
 use crate::arena::HostArenas;
+use crate::layout::CANDIDATES;
 
 /// One draw: which output token of which choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +20,8 @@ pub(crate) struct Outcomes {
     pub(crate) rows: Vec<(RowStatus, u32)>,
     /// Log probabilities of the ids of those rows that asked for them.
     pub(crate) scores: Vec<(Drawn, f32)>,
+    /// Continuations of beams, for each row that asked for them as many as it asked for.
+    pub(crate) candidates: Vec<(u32, f32)>,
 }
 
 impl HostArenas {
@@ -51,5 +54,22 @@ impl HostArenas {
             into.scores.push((drawn, score.min(0.0)));
         }
         Ok(())
+    }
+
+    /// Takes the continuations that were asked for; whether they make sense, the core says.
+    pub(super) fn candidates(&mut self, image: usize, into: &mut Outcomes) {
+        into.candidates.clear();
+        let launched = &self.launched[0];
+        for &(row, wanted) in &launched.beams {
+            let place = |section: usize| image + section + row * CANDIDATES * 4;
+            self.words.clear();
+            let ids = place(self.layout.candidate_ids);
+            self.result.read_u32(ids, wanted, &mut self.words);
+            let logprobs = place(self.layout.candidate_logprobs);
+            self.result.read_u32(logprobs, wanted, &mut self.words);
+            let (ids, logprobs) = self.words.split_at(wanted);
+            let logprobs = logprobs.iter().map(|&bits| f32::from_bits(bits));
+            into.candidates.extend(ids.iter().copied().zip(logprobs));
+        }
     }
 }

@@ -46,6 +46,7 @@ fn plan(step: u64) -> StepPlan {
             frequency_penalty: 0.25,
             repetition_penalty: 1.5,
             logprob: false,
+            candidates: 0,
             penalty_offset: None,
             bias_offset: Some(4),
         }],
@@ -236,6 +237,29 @@ fn log_probabilities_come_with_what_they_are_of() {
         let expected: Vec<(Drawn, f32)> = taken.into_iter().map(|it| (drawn, it)).collect();
         assert_eq!(found.scores, expected);
     }
+}
+
+#[test]
+fn continuations_come_with_their_log_probabilities() {
+    let (mut host, worker) = pair();
+    let mut asking = plan(1);
+    asking.sampling[0].candidates = 3;
+    host.write_plan(&asking, false).unwrap();
+    let step = Step::take(&worker, 3, 0, 1).unwrap();
+    assert_eq!(step.slice::<i32>("logprobs"), [3]);
+    assert!(
+        step.publish(&[0], &[7], None).is_err(),
+        "they are asked for"
+    );
+    let few = step.publish_all(&[0], &[7], None, (&[7, 8], &[-0.5, -1.5]));
+    assert!(few.is_err(), "three are asked for");
+    let all: (&[i32], &[f32]) = (&[7, 8, 2], &[-0.5, -1.5, -3.0]);
+    step.publish_all(&[0], &[7], None, all).unwrap();
+    let mut found = Outcomes::default();
+    let (_, Outcome::Rows { .. }) = host.take_result(3, &mut found) else {
+        panic!("not taken");
+    };
+    assert_eq!(found.candidates, [(7, -0.5), (8, -1.5), (2, -3.0)]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use diptych_core::{Core, CoreConfig, Error, Event, Handle, Request, StepPlan, StepResult};
-use diptych_eventlog::{FIELDS, Record, StepRows};
+use diptych_eventlog::{FIELDS, Record, StepCandidates, StepRows};
 
 use crate::engine::event_log::EventLogSender;
 
@@ -94,6 +94,7 @@ impl LoggedCore {
             step: result.step,
             duration_ns: result.duration_ns,
             rows: StepRows::new(result.rows),
+            candidates: StepCandidates::new(result.candidates),
         });
         self.core.complete(result, now)
     }

@@ -50,6 +50,16 @@ pub(super) fn refusal(error: &Error) -> Problem {
             .with("block_size", block_size)
             .with("needed_blocks", needed)
             .with("available_blocks", available),
+        Error::BeamWidth {
+            width,
+            stop_ids,
+            needed,
+            most,
+        } => problem
+            .with("n", width)
+            .with("stop_ids", stop_ids)
+            .with("needed_continuations", needed)
+            .with("most_continuations", most),
         Error::UnknownToken { id, vocabulary } => {
             problem.with("token_id", id).with("vocabulary", vocabulary)
         }

@@ -1,8 +1,8 @@
 //! Steps: plans to the worker, its results to the core.
 
-use diptych_core::{RowStatus, StepResult};
+use diptych_core::StepResult;
 
-use crate::arena::Outcome;
+use crate::arena::{Outcome, Outcomes};
 use crate::engine::logged_core::LoggedCore;
 use crate::engine::thread::EngineThread;
 use crate::now_ns;
@@ -22,7 +22,7 @@ impl EngineThread {
                 Outcome::Rows { duration_ns } => {
                     retired = true;
                     let step = (self.epoch, step, duration_ns);
-                    complete(self.core.as_mut(), step, &self.outcomes.rows);
+                    complete(self.core.as_mut(), step, &self.outcomes);
                     if let Some(gap) = link.gap_ns() {
                         lock(&self.shared.statistics).step_gap(gap);
                     }
@@ -44,7 +44,7 @@ impl EngineThread {
     pub(super) fn retire_from(&mut self, link: &mut super::link::Link) {
         while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.outcomes) {
             let step = (self.epoch, step, duration_ns);
-            complete(self.core.as_mut(), step, &self.outcomes.rows);
+            complete(self.core.as_mut(), step, &self.outcomes);
             self.supervisor.step_retired();
         }
     }
@@ -71,18 +71,19 @@ impl EngineThread {
     }
 }
 
-/// Gives the core a step's rows. A step: its epoch, its number, the nanoseconds it took.
+/// Gives the core a step's outcomes. A step: its epoch, its number, the nanoseconds it took.
 fn complete(
     core: Option<&mut LoggedCore>,
     (epoch, step, duration_ns): (u64, u64, Option<u64>),
-    rows: &[(RowStatus, u32)],
+    outcomes: &Outcomes,
 ) {
     if let Some(core) = core {
         let result = StepResult {
             epoch,
             step,
             duration_ns,
-            rows,
+            rows: &outcomes.rows,
+            candidates: &outcomes.candidates,
         };
         let completed = core.complete(&result, now_ns());
         assert!(completed.is_ok(), "step {step}: {completed:?}");

@@ -193,13 +193,21 @@ impl Scripted {
         let garbage = here(faults.garbage_step);
         match self.compute(step) {
             Ok((mut status, ids)) => {
+                let (likely_ids, likely_logprobs) = match self.candidates(step) {
+                    Ok(candidates) => candidates,
+                    Err(message) => {
+                        step.publish_error("PlanError", &message)?;
+                        return Ok(true);
+                    }
+                };
                 let logprobs = ids.iter().map(|id| logprob(id.cast_unsigned()));
                 let logprobs: Vec<f32> = logprobs.collect();
                 if garbage {
                     status.fill(77);
                 }
                 step.mark(Mark::DecodeDone);
-                step.publish(&status, &ids, Some(&logprobs))?;
+                let candidates = (likely_ids.as_slice(), likely_logprobs.as_slice());
+                step.publish_all(&status, &ids, Some(&logprobs), candidates)?;
             }
             Err(message) => step.publish_error("PlanError", &message)?,
         }
@@ -316,14 +324,50 @@ impl Scripted {
         ))
     }
 
+    /// The continuations that rows ask for, in hash mode: every id that may come has a made-up logit that anybody can compute again
+    /// from the prefix.
+    fn candidates(&self, step: &Step) -> Result<(Vec<i32>, Vec<f32>), String> {
+        let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
+        for (row, &count) in step.slice::<i32>("logprobs").iter().enumerate() {
+            if count <= 0 {
+                continue;
+            }
+            if self.options.script.is_some() {
+                return Err("a script says nothing of other continuations than its own: beam search needs hash mode".to_owned());
+            }
+            let digest = xxh3_64(&self.prefix(step, row)?);
+            let mut all: Vec<(f32, u32)> = (0..self.vocabulary)
+                .filter(|id| !self.skipped.contains(id))
+                .map(|id| (logit(digest, id), id))
+                .collect();
+            let sum: f64 = all.iter().map(|&(logit, _)| f64::from(logit).exp()).sum();
+            all.sort_by(|(left, _), (right, _)| right.total_cmp(left));
+            let likeliest = all.into_iter().take(count as usize);
+            for (logit, id) in likeliest {
+                ids.push(id.cast_signed());
+                logprobs.push((f64::from(logit) - sum.ln()) as f32);
+            }
+        }
+        Ok((ids, logprobs))
+    }
+
     /// The next id of sampling row `row`, from the prefix that its token row has in KV.
     fn hashed_id(&self, step: &Step, row: usize) -> Result<u32, String> {
+        let mut prefix = self.prefix(step, row)?;
+        let choice = step.slice::<i32>("choice_index")[row];
+        if choice > 0 {
+            prefix.extend_from_slice(&choice.to_le_bytes());
+        }
+        Ok(next_id(&prefix, self.vocabulary, &self.skipped))
+    }
+
+    /// The bytes of the tokens up to the one whose row `row` samples.
+    fn prefix(&self, step: &Step, row: usize) -> Result<Vec<u8>, String> {
         let token = step.slice::<i32>("sampling_tokens")[row] as usize;
         let ends = step.slice::<i32>("query_starts").iter().skip(1);
         let index = ends.take_while(|&&end| end as usize <= token).count();
         // A choice that is being forked has no table yet.
         let state_row = step.slice::<i32>("rows")[index];
-        let choice = step.slice::<i32>("choice_index")[row];
         let length = step.slice::<i32>("positions")[token] as usize + 1;
         let mut prefix = Vec::with_capacity(length * 4);
         for position in 0..length {
@@ -335,11 +379,15 @@ impl Scripted {
             }
             prefix.extend_from_slice(&id.to_le_bytes());
         }
-        if choice > 0 {
-            prefix.extend_from_slice(&choice.to_le_bytes());
-        }
-        Ok(next_id(&prefix, self.vocabulary, &self.skipped))
+        Ok(prefix)
     }
+}
+
+/// A made-up logit of an id after a prefix with this hash, from 0 to 8.
+fn logit(prefix: u64, id: u32) -> f32 {
+    let mixed = (prefix ^ u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (mixed >> 48) as f32 / 8192.0
 }
 
 /// `xxh3_64(prefix)`, for further choices with their index as one more id, modulo the vocabulary, stepped over skipped ids.

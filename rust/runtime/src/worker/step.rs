@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::layout::{
-    Count, ERROR_TEXT, FIELDS, Item, Layout, SIDE, field_index, plan_word, result_word,
+    CANDIDATES, Count, ERROR_TEXT, FIELDS, Item, Layout, SIDE, field_index, plan_word, result_word,
 };
 use crate::memory::Plain;
 use crate::os::{EventFd, SharedMemory, now_ns};
@@ -223,6 +223,21 @@ impl Step {
         ids: &[i32],
         logprobs: Option<&[f32]>,
     ) -> Result<(), PortError> {
+        self.publish_all(status, ids, logprobs, (&[], &[]))
+    }
+
+    /// As [`Self::publish`], with ids and log probabilities of likeliest continuations: for each row whose `logprobs` is above 0 so many,
+    /// best first, one row's after the other's.
+    ///
+    /// # Errors
+    /// Those of [`Self::publish`].
+    pub fn publish_all(
+        &self,
+        status: &[i32],
+        ids: &[i32],
+        logprobs: Option<&[f32]>,
+        candidates: (&[i32], &[f32]),
+    ) -> Result<(), PortError> {
         let rows = self.num_sampling_rows();
         let given = logprobs.map_or(rows, <[f32]>::len);
         if status.len() != rows || ids.len() != rows || given != rows {
@@ -233,7 +248,9 @@ impl Step {
                 ids.len()
             )));
         }
-        if logprobs.is_none() && self.slice::<i32>("logprobs").iter().any(|&it| it >= 0) {
+        let wanted = self.slice::<i32>("logprobs");
+        self.check_candidates(wanted, candidates)?;
+        if logprobs.is_none() && wanted.contains(&0) {
             return Err(PortError::Usage(format!(
                 "step {} asks for log probabilities, none are published",
                 self.number
@@ -247,9 +264,33 @@ impl Step {
         if let Some(logprobs) = logprobs {
             self.arenas.result.write(image + layout.logprobs, logprobs);
         }
+        let (mut ids, mut logprobs) = candidates;
+        for (row, &count) in wanted.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let place = row * CANDIDATES * 4;
+            let (own_ids, own_logprobs);
+            (own_ids, ids) = ids.split_at(count as usize);
+            (own_logprobs, logprobs) = logprobs.split_at(count as usize);
+            let result = &self.arenas.result;
+            result.write(image + layout.candidate_ids + place, own_ids);
+            result.write(image + layout.candidate_logprobs + place, own_logprobs);
+        }
         self.result_word(result_word::ERROR, 0);
         self.end_publication();
         Ok(())
+    }
+
+    fn check_candidates(&self, wanted: &[i32], given: (&[i32], &[f32])) -> Result<(), PortError> {
+        let of_rows = wanted.iter().map(|&count| count.max(0) as usize);
+        let (most, all) = (of_rows.clone().max().unwrap_or(0), of_rows.sum::<usize>());
+        if most <= CANDIDATES && given.0.len() == all && given.1.len() == all {
+            return Ok(());
+        }
+        Err(PortError::Usage(format!(
+            "step {} asks for {all} continuations, at most {CANDIDATES} a row, published are {} ids and {} log probabilities",
+            self.number,
+            given.0.len(),
+            given.1.len()
+        )))
     }
 
     /// Tells the host that the step raised. The host ends this worker and starts another.
