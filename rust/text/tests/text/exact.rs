@@ -109,7 +109,7 @@ proptest! {
             let (mut all, output) = (ids(kind, &prompt), ids(kind, &output));
             let table = Arc::clone(&kind.table);
             let mut stream = TextStream::new(table, options(skip), &all).unwrap();
-            let mut text = settled(kind, &all, skip);
+            let mut text = begun(kind, &all, skip);
             for id in output {
                 stream.push(id, &mut text);
                 all.push(id);
