@@ -2,7 +2,7 @@
 
 import json
 import types
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -63,6 +63,8 @@ def _type(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(_type(one) for one in arguments if one is not types.NoneType)
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in arguments)
     if origin is list:
         return f"list of {_type(arguments[0])}"
     if origin is dict:
