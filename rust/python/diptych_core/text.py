@@ -1,6 +1,8 @@
-"""Tokenising, chat templates and incremental detokenising, as the engine does them; for tests and tools."""
+"""Tokenising, chat templates and incremental detokenising, for tests and tools; the events of streamed answers."""
 
 from diptych_core._native import (
+    KEEP_ALIVE,
+    AnswerChunks,
     ChatTemplate,
     StopStringError,
     TemplateError,
@@ -11,6 +13,8 @@ from diptych_core._native import (
 )
 
 __all__ = [
+    "KEEP_ALIVE",
+    "AnswerChunks",
     "ChatTemplate",
     "StopStringError",
     "TemplateError",

@@ -3,6 +3,7 @@
 //! Each method parses, releases the GIL where the call may wait, and maps errors by the one table in [`errors`].
 
 mod array;
+mod chunks;
 mod engine;
 mod errors;
 mod frame;
@@ -11,7 +12,9 @@ mod sim;
 mod text;
 mod worker;
 
+use diptych_text::sse;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 /// `CLOCK_MONOTONIC` in nanoseconds, the clock of every time stamp of the engine; equals `time.monotonic_ns()`.
 #[pyfunction]
@@ -49,6 +52,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<text::ChatTemplate>()?;
     module.add_class::<text::TextStream>()?;
+    module.add_class::<chunks::AnswerChunks>()?;
+    module.add("KEEP_ALIVE", PyBytes::new(module.py(), sse::KEEP_ALIVE))?;
     module.add_class::<sim::SimulationReport>()?;
     module.add_function(wrap_pyfunction!(sim::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(sim::simulate_suite, module)?)?;

@@ -1,4 +1,4 @@
-//! Text for an inference engine, exact to the byte: tokenising, incremental detokenising, stop strings, chat templates.
+//! Text for an inference engine, exact to the byte: tokenising, incremental detokenising, stop strings, chat templates, events.
 //!
 //! A token is a byte string, in all common tokenizers. [`Tokenizer`] turns text into ids and gives the [`TokenTable`] that
 //! maps ids back to bytes; a [`TextStream`] per request turns the ids of an answer into text as they come. Where a
@@ -14,6 +14,7 @@
 //!    that may still become part of that match is held back.
 //!
 //! A [`ChatTemplate`] makes a prompt of a conversation, and an [`AnswerParser`] finds tool calls and reasoning in the answer.
+//! [`sse::Chunks`] makes the events of a stream of it.
 //!
 //! Nothing here starts a thread or keeps a global; everything may be used from any thread.
 
@@ -22,6 +23,7 @@ mod chat;
 mod decoder;
 mod detokenizer;
 mod error;
+pub mod sse;
 mod steps;
 mod stop;
 mod stream;

@@ -6,6 +6,7 @@ mod decoders;
 mod detokenise;
 mod exact;
 mod kinds;
+mod sse;
 mod stop;
 mod threads;
 mod tokenizer;
