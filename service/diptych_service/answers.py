@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from diptych import Explanation, Output, ToolCall, ToolCallDelta, Usage, joined_tool_calls
-from diptych_service.chunks import Identity, View, counted_once, finish_reason_of, total_usage
+from diptych_service.chunks import Identity, View
+from diptych_service.usage import counted_once, total_usage
 
 
 class Answer:
@@ -70,6 +71,11 @@ class Answer:
         if token_ids:
             fields["token_ids"] = self._token_ids
         return fields
+
+
+def finish_reason_of(reason: str, *, has_calls: bool) -> str:
+    """An answer that stops with calls stops for them; one that was cut off says so."""
+    return "tool_calls" if has_calls and reason == "stop" else reason
 
 
 def usages_of(answers: list[Answer], per_prompt: int) -> list[Usage]:

@@ -16,7 +16,7 @@ from diptych.params import MAX_CHOICES
 from diptych_service import tracing
 from diptych_service.answers import Answer, chat_body, completion_body, usages_of
 from diptych_service.body import read_request
-from diptych_service.chunks import DONE, ChatChunks, Chunks, CompletionChunks, Identity, View
+from diptych_service.chunks import ChunkKind, Chunks, Identity, View, failed
 from diptych_service.errors import ApiError, BadRequest, from_exception, model_not_found, shutting_down
 from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
 from diptych_service.lifecycle import LIFECYCLE
@@ -55,12 +55,12 @@ class Endpoint(NamedTuple):
 
     id_prefix: str
     prompt_field: str
-    chunks: type[Chunks]
+    chunks: ChunkKind
     body: Callable[..., bytes]
 
 
-CHAT = Endpoint("chatcmpl-", "messages", ChatChunks, chat_body)
-COMPLETIONS = Endpoint("cmpl-", "prompt", CompletionChunks, completion_body)
+CHAT = Endpoint("chatcmpl-", "messages", "chat", chat_body)
+COMPLETIONS = Endpoint("cmpl-", "prompt", "completions", completion_body)
 
 
 class Generation:
@@ -148,7 +148,7 @@ class Generation:
         view = view_of(body)
         with request.app[LIFECYCLE].track():
             if body.stream:
-                chunks = endpoint.chunks(identity, view, len(sources.streams), sources.choices)
+                chunks = Chunks(endpoint.chunks, identity, view, len(sources.streams), sources.choices)
                 return await Stream(request, chunks, headers, endpoint.prompt_field).run(sources)
             try:
                 answers = await _collect(sources)
@@ -292,7 +292,7 @@ class Stream:
         if not self._response.prepared:
             raise error
         tracing.record_error(self._request, error)
-        return b"data: " + error.body() + b"\n\n" + DONE
+        return failed(error.body())
 
     async def _write(self, data: bytes) -> None:
         self._watch.wrote(self._request.transport, len(data))
