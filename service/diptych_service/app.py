@@ -9,6 +9,7 @@ from diptych.errors import EngineClosedError
 from diptych_service.config import ServiceConfig
 from diptych_service.errors import not_ready
 from diptych_service.generation import Generation
+from diptych_service.keep_alive import KEEP_ALIVE_KEY, KeepAlive, keep_alive_context
 from diptych_service.kv_events import KvEventsApi
 from diptych_service.lifecycle import LIFECYCLE, Lifecycle
 from diptych_service.metrics import registry_for
@@ -36,9 +37,11 @@ def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.
     )
     app[LIFECYCLE] = Lifecycle()
     app[STALL_WATCH] = watch = StallWatch(config.write_timeout)
+    app[KEEP_ALIVE_KEY] = KeepAlive(config.keep_alive_interval, watch)
     app.on_response_prepare.append(add_headers)
     app.on_response_prepare.append(watch.on_prepare)
     app.cleanup_ctx.append(stall_watch_context)
+    app.cleanup_ctx.append(keep_alive_context)
     app.cleanup_ctx.append(worker_watch_context(engine))
 
     def model_name() -> str:

@@ -29,6 +29,9 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     write_timeout: Annotated[
         float, Meta(description="seconds after which a client that accepts no byte is disconnected")
     ] = 30.0
+    keep_alive_interval: Annotated[
+        float, Meta(description="seconds after which a silent stream gets a comment that clients skip; 0: never")
+    ] = 15.0
     drain_timeout: Annotated[float, Meta(description="seconds that open requests may still run after SIGTERM")] = 30.0
     max_body_bytes: Annotated[
         int, Meta(description="largest request body, after decompression; the default holds 1,024 prompts of 2,000 ids")
@@ -53,6 +56,10 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name, value in (("write_timeout", self.write_timeout), ("drain_timeout", self.drain_timeout)):
             if not math.isfinite(value) or value < 0 or (name == "write_timeout" and value == 0):
                 problems.append(f"{name} is {value}: it must be a finite number of seconds above zero")
+        if not math.isfinite(self.keep_alive_interval) or self.keep_alive_interval < 0:
+            problems.append(
+                f"keep_alive_interval is {self.keep_alive_interval}: it must be a finite number of seconds or 0"
+            )
         if self.max_body_bytes < 1024:
             problems.append(f"max_body_bytes is {self.max_body_bytes}: it must be at least 1024")
         if self.log_level not in LOG_LEVELS:

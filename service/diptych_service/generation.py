@@ -19,6 +19,7 @@ from diptych_service.body import read_request
 from diptych_service.chunks import ChunkKind, Chunks, Identity, View, failed
 from diptych_service.errors import ApiError, BadRequest, from_exception, model_not_found, shutting_down
 from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
+from diptych_service.keep_alive import KEEP_ALIVE_KEY
 from diptych_service.lifecycle import LIFECYCLE
 from diptych_service.merge import Merge
 from diptych_service.messages import template_messages
@@ -236,6 +237,7 @@ class Stream:
         self._prompt_field = prompt_field
         self._chunks = chunks
         self._watch = request.app[STALL_WATCH]
+        self._keep_alive = request.app[KEEP_ALIVE_KEY]
         self._response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -268,6 +270,8 @@ class Stream:
             raise
         except Exception as error:
             return self._failed(from_exception(error, self._prompt_field))
+        finally:
+            self._keep_alive.end(self._response)
 
     async def _generate(self, sources: Sources) -> bytes:
         chunks = self._chunks
@@ -280,6 +284,7 @@ class Stream:
                     continue
                 if not self._response.prepared:
                     await self._response.prepare(self._request)
+                    self._keep_alive.begin(self._request.transport, self._response)
                     tracing.record_status(self._request, self._response.status)
                 if not chunks.all_finished and (data := b"".join(unwritten)):
                     unwritten.clear()

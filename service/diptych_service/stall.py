@@ -47,6 +47,11 @@ class StallWatch:
         if progress is not None:
             progress.written += size
 
+    def written(self, transport: asyncio.BaseTransport) -> int:
+        """Bytes that streaming handlers gave to the transport; 0 once it is not watched."""
+        progress = self._watched.get(cast(asyncio.Transport, transport))
+        return 0 if progress is None else progress.written
+
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:

@@ -113,15 +113,15 @@ def test_a_client_that_stops_reading_is_disconnected_in_the_end(model_folder: Pa
 def test_stalled_readers_that_reset_leave_no_noise(model_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with ServiceThread(model_folder) as service:
+        standing = _num_tasks(service)
         clients = [RawClient(service.port, receive_buffer=2048) for _ in range(50)]
         for client in clients:
             client.post(PATH, long_request())
         wait_until(lambda: service.stats().generation_tokens >= 50 * 1900, 30.0)
-        tasks = asyncio.run_coroutine_threadsafe(_count_tasks(), service.loop).result(5)
-        assert tasks >= 50, "the clients should be stalled, with their handlers waiting"
+        assert _num_tasks(service) >= 50, "the clients should be stalled, with their handlers waiting"
         for client in clients:
             client.reset()
-        wait_until(lambda: asyncio.run_coroutine_threadsafe(_count_tasks(), service.loop).result(5) < 5)
+        wait_until(lambda: _num_tasks(service) <= standing)
         service.wait_idle()
         gc.collect()
         service.complete("still alive", 1)
@@ -129,8 +129,11 @@ def test_stalled_readers_that_reset_leave_no_noise(model_folder: Path, caplog: p
     assert not noisy, [record.getMessage() for record in noisy]
 
 
-async def _count_tasks() -> int:
-    return len(asyncio.all_tasks())
+def _num_tasks(service: ServiceThread) -> int:
+    async def count() -> int:
+        return len(asyncio.all_tasks())
+
+    return asyncio.run_coroutine_threadsafe(count(), service.loop).result(5)
 
 
 def test_stalled_readers_slow_nobody_down(model_folder: Path, oracle: HashOracle) -> None:
