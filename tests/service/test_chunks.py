@@ -7,9 +7,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
 from raw_client import events
 
-from diptych import Explanation, Output, ToolCallDelta, Usage
+from diptych import Explanation, Output, ToolCallDelta, Usage, joined_tool_calls
 from diptych.chunks import AnswerChunks
 from diptych_service.chunks import ChunkKind, Chunks, Identity, View, failed
 from diptych_service.errors import ApiError
@@ -44,6 +46,24 @@ def test_chunks_are_as_recorded(case: Case) -> None:
         assert stream.of(prompt, output).decode() == expected
     assert stream.all_accepted and stream.all_finished
     assert stream.closing().decode() == case.closing
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.endpoint == "chat"], ids=lambda case: case.name)
+def test_openais_library_takes_every_chat_together(case: Case) -> None:
+    """It puts a choice that it sees for the first time at the end of its list, wherever the choice says it belongs."""
+    state = ChatCompletionStreamState()
+    for chunk in events("".join(case.chunks).encode()):
+        state.handle_chunk(ChatCompletionChunk.construct(**chunk))
+    for index, choice in enumerate(state.current_completion_snapshot.choices):
+        mine = [
+            output
+            for prompt, output in case.steps
+            if not output.accepted and prompt * case.per_prompt + output.choice == index
+        ]
+        assert choice.message.role == "assistant" and (choice.message.content or "") == "".join(o.text for o in mine)
+        calls = [call for output in mine for call in output.tool_calls]
+        joined = [(call.id, call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
+        assert joined == [(call.id, call.name, call.arguments) for call in joined_tool_calls(calls)]
 
 
 texts = st.text(max_size=30) | st.text('"\\/\n\r\t\x00\x1b\x1c\x1f\x7f\x85\u2027\u2028\u2029\ufeff😀 a', max_size=30)

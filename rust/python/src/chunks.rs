@@ -13,7 +13,7 @@ struct Identity {
     model: String,
 }
 
-#[derive(FromPyObject)]
+#[derive(Clone, Copy, FromPyObject)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "as in the struct of the text crate"
@@ -137,8 +137,7 @@ impl AnswerChunks {
     ) -> PyResult<()> {
         let end = first.saturating_add(count);
         self.check(end.saturating_sub(1))?;
-        self.chunks
-            .accept(first..end, prompt_tokens, prompt_ids.as_deref());
+        self.chunks.accept(first..end, prompt_tokens, prompt_ids);
         Ok(())
     }
 
@@ -147,10 +146,11 @@ impl AnswerChunks {
         &mut self,
         py: Python<'py>,
         choice: usize,
-        output: Output,
+        output: &Bound<'py, PyAny>,
         logprobs: Option<&[u8]>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         self.check(choice)?;
+        let output: Output = output.extract()?;
         let calls: Vec<_> = output.tool_calls.iter().map(ToolCall::delta).collect();
         let delta = sse::Delta {
             text: &output.text,

@@ -9,7 +9,7 @@ use super::json::{push_number, push_numbers, push_string, push_value};
 /// Whose shapes the chunks have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// A role first, text in `delta.content`, reasoning and tool calls beside it; the finish reason with an empty delta.
+    /// The role of each choice first, then text in `delta.content`, reasoning and tool calls beside it; the finish reason with an empty delta.
     Chat,
     /// Text in `text`; the finish reason comes with the last of it. Neither reasoning nor tool calls.
     Completions,
@@ -84,7 +84,6 @@ struct Choice {
     cached_tokens: Option<u32>,
     pending_ids: Vec<u32>,
     has_calls: bool,
-    opened: bool,
 }
 
 /// What a chunk carries.
@@ -106,6 +105,8 @@ pub struct Chunks {
     /// As `start`, up to the number of a choice.
     head: Vec<u8>,
     choices: Vec<Choice>,
+    /// Whether the chunks with the roles have been sent.
+    opened: bool,
 }
 
 impl Chunks {
@@ -128,6 +129,7 @@ impl Chunks {
             start,
             head,
             choices: vec![Choice::default(); choices],
+            opened: endpoint == Endpoint::Completions,
         }
     }
 
@@ -144,7 +146,7 @@ impl Chunks {
         &mut self,
         choices: Range<usize>,
         prompt_tokens: u32,
-        prompt_ids: Option<&[u32]>,
+        prompt_ids: Option<Vec<u32>>,
     ) {
         let prompt_ids: Option<Arc<[u32]>> = prompt_ids.map(Arc::from);
         for choice in &mut self.choices[choices] {
@@ -216,11 +218,11 @@ impl Chunks {
         finish: Option<&Finish<'_>>,
         out: &mut Vec<u8>,
     ) {
-        if self.endpoint == Endpoint::Chat && !self.choices[index].opened {
-            self.opening(index, out);
+        if !self.opened {
+            self.opened = true;
+            (0..self.choices.len()).for_each(|index| self.opening(index, out));
         }
         let choice = &mut self.choices[index];
-        choice.opened = true;
         out.extend_from_slice(&self.head);
         push_number(out, index as u64);
         match self.endpoint {
@@ -246,7 +248,7 @@ impl Chunks {
         );
     }
 
-    /// The chunk with the role, sent together with the first one of a choice, but before it.
+    /// The chunk with the role. Those of all choices come first, in order: clients put a choice at the end of a list.
     fn opening(&mut self, index: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
         push_number(out, index as u64);

@@ -124,7 +124,7 @@ fn stream_of(endpoint: Endpoint, texts: &[String; 4]) -> Vec<u8> {
     };
     let mut chunks = all(endpoint, &named(c, d));
     let mut out = Vec::new();
-    chunks.accept(0..2, 5, Some(&[7, 8]));
+    chunks.accept(0..2, 5, Some(vec![7, 8]));
     chunks.push(1, &delta, None, &mut out);
     chunks.push(0, &delta, Some(&finish), &mut out);
     let usage = serde_json::to_vec_pretty(&json!({"explanations": [b]})).unwrap();
@@ -268,6 +268,30 @@ fn a_delta_without_anything_to_show_makes_no_chunk() {
             "{endpoint:?}"
         );
     }
+}
+
+#[test]
+fn all_roles_come_first_and_in_order_whichever_choice_speaks_first() {
+    let mut chunks = all(Endpoint::Chat, &named("id", "model"));
+    chunks.accept(0..2, 3, None);
+    let mut out = Vec::new();
+    let delta = Delta {
+        text: "a",
+        ..Delta::default()
+    };
+    chunks.push(1, &delta, None, &mut out);
+    chunks.push(0, &delta, None, &mut out);
+    let seen: Vec<(u64, bool)> = values(&out)
+        .iter()
+        .map(|chunk| &chunk["choices"][0])
+        .map(|choice| {
+            (
+                choice["index"].as_u64().unwrap(),
+                choice["delta"]["role"] == "assistant",
+            )
+        })
+        .collect();
+    assert_eq!(seen, [(0, true), (1, true), (1, false), (0, false)]);
 }
 
 #[test]
