@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from diptych.kv_events import KvEvents, KvSnapshot
     from diptych.model_info import ModelInfo
     from diptych.offline import LLM
-    from diptych.output import Completion, Output, Timings, ToolCall, ToolCallDelta, Usage
+    from diptych.output import (
+        Completion,
+        Output,
+        Timings,
+        TokenLogprob,
+        TokenLogprobs,
+        ToolCall,
+        ToolCallDelta,
+        Usage,
+    )
     from diptych.params import SamplingParams
     from diptych.stats import EngineStats
     from diptych.tool_calls import joined_tool_calls
@@ -37,6 +46,8 @@ _MODULES = {
     "Output": "output",
     "SamplingParams": "params",
     "Timings": "output",
+    "TokenLogprob": "output",
+    "TokenLogprobs": "output",
     "ToolCall": "output",
     "ToolCallDelta": "output",
     "Usage": "output",
@@ -56,6 +67,8 @@ __all__ = [
     "Output",
     "SamplingParams",
     "Timings",
+    "TokenLogprob",
+    "TokenLogprobs",
     "ToolCall",
     "ToolCallDelta",
     "Usage",

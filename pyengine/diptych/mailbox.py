@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from diptych.errors import DiptychError
 from diptych.explanation import Explanation, read_explanation
+from diptych.logprobs import Crossing, read_logprobs
 from diptych.output import FinishReason, Output, Timings, Usage
 from diptych.record import RequestRecord
 from diptych.tool_calls import ToolCallPieces
@@ -25,6 +26,7 @@ class _Part:
     reasoning: list[str] = field(default_factory=list)
     calls: ToolCallPieces = field(default_factory=ToolCallPieces)
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[Crossing] = field(default_factory=list)
     finished: Finished | None = None
     explanation: Explanation | None = None
     has_news: bool = False
@@ -34,6 +36,7 @@ class _Part:
         self.reasoning.append(frame.reasoning)
         self.calls.add(frame.calls)
         self.token_ids += frame.token_ids
+        self.logprobs += frame.logprobs
         self.finished = frame.finished
         self.has_news = self.has_news or bool(frame.text or frame.reasoning or frame.calls or frame.token_ids)
 
@@ -43,6 +46,7 @@ class _Part:
             "reasoning": "".join(self.reasoning),
             "tool_calls": self.calls.take(),
             "token_ids": self.token_ids,
+            "logprobs": read_logprobs(self.logprobs),
         }
 
 

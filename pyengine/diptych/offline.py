@@ -19,6 +19,7 @@ from diptych.errors import (
     from_kind,
 )
 from diptych.handle import EngineHandle
+from diptych.logprobs import Crossing, read_logprobs
 from diptych.mailbox import usage_of
 from diptych.output import Completion, FinishReason, Timings
 from diptych.params import SamplingParams, params_json
@@ -128,6 +129,7 @@ class _Partial:
     reasoning: list[str] = field(default_factory=list)
     calls: ToolCallPieces = field(default_factory=ToolCallPieces)
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[Crossing] = field(default_factory=list)
     prompt_ids: list[int] | None = None
     finished: Finished | None = None
 
@@ -178,6 +180,7 @@ class _Batch:
         partial.reasoning.append(frame.reasoning)
         partial.calls.add(frame.calls)
         partial.token_ids += frame.token_ids
+        partial.logprobs += frame.logprobs
         if frame.failure is not None:
             del self._open[frame.request]
             error = from_kind(frame.failure.kind, frame.failure.message, frame.failure.details)
@@ -218,4 +221,5 @@ def _completion(choice: int, partial: _Partial) -> Completion:
         mean_logprob=finished.mean_logprob,
         reasoning="".join(partial.reasoning),
         tool_calls=joined_tool_calls(partial.calls.take()),
+        logprobs=read_logprobs(partial.logprobs),
     )

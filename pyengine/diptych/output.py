@@ -58,8 +58,29 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str
 
 
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """A token and the natural logarithm of its probability: the model's own, before penalties, bias and temperature.
+
+    `raw` is what it is where others precede it, possibly a part of a character; empty for an id that names no token.
+    """
+
+    token_id: int
+    logprob: float
+    raw: bytes
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """An output token, how many characters of the output's text precede it, and the likeliest tokens in its place, best
+    first, as many as asked for. Where a stop string cut the text, the last ones may begin behind its end."""
+
+    token: TokenLogprob
+    offset: int
+    likeliest: list[TokenLogprob]
+
+
 class Output(msgspec.Struct, frozen=True):
-    """One step of a stream. `text`, `reasoning`, `tool_calls` and `token_ids` are what is new since the last one.
+    """One step of a stream. `text`, `reasoning`, `tool_calls` and `token_ids` are what is new since the last one;
+    `logprobs` has one for each of the ids, if asked for.
 
     The first output of a request has `accepted` set, no text, its number `request` (see `AsyncEngine.explain`) and
     `prompt_tokens` (`prompt_ids` if asked for). With `n` above 1 each of the others belongs to one `choice`; between
@@ -72,6 +93,7 @@ class Output(msgspec.Struct, frozen=True):
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = []  # msgspec copies empty defaults
     token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] = []
     accepted: bool = False
     request: int | None = None
     prompt_tokens: int | None = None
@@ -87,7 +109,8 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """One whole output of one prompt of a batch; `choice` counts those of a prompt, with `n` above 1."""
+    """One whole output of one prompt of a batch; `choice` counts those of a prompt, with `n` above 1. `logprobs` has
+    one for each of `token_ids`, if asked for."""
 
     text: str
     token_ids: list[int]
@@ -101,3 +124,4 @@ class Completion(msgspec.Struct, frozen=True):
     mean_logprob: float | None = None
     reasoning: str = ""
     tool_calls: list[ToolCall] = []
+    logprobs: list[TokenLogprobs] = []

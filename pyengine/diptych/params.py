@@ -18,6 +18,7 @@ MAX_STOP_BYTES = 64 * 1024
 MAX_PROBLEMS_SHOWN = 10
 MAX_SALT_BYTES = 512
 MAX_CHOICES = 128
+MAX_LOGPROBS = 20
 
 # What beam search leaves no room for: values that change nothing, and how to say so.
 _BESIDE_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -33,6 +34,7 @@ _BESIDE_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
     "min_tokens": ((0,), "0"),
     "stop": ((), "none (stop_token_ids end a beam)"),
     "best_of": ((None,), "none (n is the width)"),
+    "logprobs": ((None,), "none"),
 }
 _STOPPING: dict[bool | str, str] = {True: "yes", False: "no", "never": "never"}
 
@@ -50,8 +52,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `n`: outputs drawn from the one prompt, 1..128 and at most `max_running`; each has its own random numbers, stop
       search and end. With temperature 0 they are equal.
     - `best_of`: draw this many outputs and give the `n` whose tokens have the highest mean log probability, best first,
-      once all have ended; 1..128, at least `n`. The log probabilities are those with penalties and bias, before
-      temperature.
+      once all have ended; 1..128, at least `n`.
+    - `logprobs`: tell each output token's log probability, and those of so many of the likeliest ids in its place;
+      0..20. Log probabilities are the model's own: before penalties, bias and temperature, whatever is drawn with them.
     - `use_beam_search`: search for the `n` likeliest outputs instead of drawing them, best first; all are given at the
       end. A beam's score is the sum of its tokens' log probabilities divided by its length to the power of
       `length_penalty`. `early_stopping`: True ends the search once `n` outputs are done; False when the best running
@@ -94,6 +97,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target_itl_ms: float | None = None
     n: int = 1
     best_of: int | None = None
+    logprobs: int | None = None
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -153,6 +157,7 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
         found.require(name, 0 < _size(value) <= MAX_TENANT_BYTES, f"text of 1 to {MAX_TENANT_BYTES} bytes")
     found.between(0.0, MAX_TTL_S, "cache_ttl")
     found.between(0, 3, "cache_retention")
+    found.between(0, MAX_LOGPROBS, "logprobs")
     _check_beams(params, found)
     _check_salt(params, found)
     _check_stop(params, found)

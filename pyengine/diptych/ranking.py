@@ -51,6 +51,7 @@ def _joined(pieces: list[Output]) -> Output:
         reasoning="".join(piece.reasoning for piece in pieces),
         tool_calls=[ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(calls)],
         token_ids=[token for piece in pieces for token in piece.token_ids],
+        logprobs=[entry for piece in pieces for entry in piece.logprobs],
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import xxhash
 from tiny_folder import HashOracle, write_folder
 
 from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, errors
@@ -137,23 +136,21 @@ def test_a_batch_gives_the_choices_of_a_prompt_side_by_side(folder: Path, oracle
     ]
 
 
-def mean_logprob(ids: list[int]) -> float:
-    """What the scripted worker says of each id."""
-    scores = [-(xxhash.xxh3_64_intdigest(token.to_bytes(4, "little")) % 4096) / 256 for token in ids]
-    return sum(scores) / len(scores)
+def mean_logprob(oracle: HashOracle, prompt: list[int], ids: list[int]) -> float:
+    return sum(oracle.logprobs_of(prompt, ids)) / len(ids)
 
 
 @pytest.mark.parametrize("given", [1, 2, 4])
 async def test_best_of_gives_the_likeliest_outputs_first(engine: AsyncEngine, oracle: HashOracle, given: int) -> None:
     params = SamplingParams(max_tokens=12, n=given, best_of=5)
     drawn = [oracle.continuation(PROMPT, 12, choice) for choice in range(5)]
-    ranked = sorted(drawn, key=mean_logprob, reverse=True)
+    ranked = sorted(drawn, key=lambda ids: -mean_logprob(oracle, PROMPT, ids))
     ids, texts, lasts = await collect(engine, params)
     assert ids == ranked[:given]
     assert texts == [oracle.tokenizer.decode(of_choice) for of_choice in ids]
     for rank, last in enumerate(lasts):
         assert last is not None and last.usage is not None and last.mean_logprob is not None
-        assert abs(last.mean_logprob - mean_logprob(ids[rank])) < 1e-6
+        assert abs(last.mean_logprob - mean_logprob(oracle, PROMPT, ids[rank])) < 1e-5
         assert last.usage.discarded_tokens == (12 * (5 - given) if rank == 0 else 0)
 
 
@@ -172,8 +169,9 @@ async def test_a_best_of_that_contradicts_is_refused(engine: AsyncEngine, n: int
 def test_a_batch_gives_the_best_of_each_prompt(folder: Path, oracle: HashOracle) -> None:
     with LLM(EngineConfig(str(folder), worker="scripted", block_size=4)) as llm:
         results = llm.generate([[5, 6, 7], [8, 9]], SamplingParams(max_tokens=9, n=1, best_of=4))
-    expected = [
-        max((oracle.continuation(it, 9, choice) for choice in range(4)), key=mean_logprob) for it in ([5, 6, 7], [8, 9])
-    ]
+    expected = []
+    for prompt in ([5, 6, 7], [8, 9]):
+        drawn = [oracle.continuation(prompt, 9, choice) for choice in range(4)]
+        expected.append(max(drawn, key=lambda ids: mean_logprob(oracle, prompt, ids)))
     assert [result.token_ids for result in results] == expected
     assert [result.usage.discarded_tokens for result in results] == [27, 27]

@@ -94,3 +94,26 @@ def test_beams_are_those_of_transformers(sample: Path) -> None:
     for kernels in ("native", "reference"):
         with LLM(str(sample), worker="inline", kernels=kernels, **{**SMALL, "max_running": 16}) as llm:
             assert [result.token_ids for result in llm.generate(prompts, params)] == expected
+
+
+def test_log_probabilities_are_those_of_transformers(sample: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    texts = ["The capital of France is", "Once upon a time there was a", "def add(a, b):\n"]
+    tokenizer = AutoTokenizer.from_pretrained(sample)
+    prompts = [tokenizer(text).input_ids for text in texts]
+    model = AutoModelForCausalLM.from_pretrained(sample, dtype=torch.float32)
+    params = SamplingParams(temperature=0.9, seed=4, presence_penalty=0.5, max_tokens=12, logprobs=5, ignore_eos=True)
+    for kernels in ("native", "reference"):
+        with LLM(str(sample), worker="inline", kernels=kernels, **SMALL) as llm:
+            results = llm.generate(prompts, params)
+        for prompt, result in zip(prompts, results, strict=True):
+            ids = prompt + result.token_ids
+            with torch.inference_mode():
+                logits = model(torch.tensor([ids])).logits[0, len(prompt) - 1 : -1]
+            for row, entry in zip(torch.log_softmax(logits, dim=-1), result.logprobs, strict=True):
+                best = row.topk(5)
+                assert [other.token_id for other in entry.likeliest] == best.indices.tolist()
+                for named in (entry.token, *entry.likeliest):
+                    assert abs(float(row[named.token_id]) - named.logprob) < 2e-3

@@ -73,6 +73,7 @@ class Frame:
     reasoning: str = ""
     calls: list[tuple[int, str | None, str]] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[tuple[tuple[int, float, bytes], int, list[tuple[int, float, bytes]]]] = field(default_factory=list)
     finished: Finished | None = None
     failure: Failure | None = None
     explanation: str | None = None

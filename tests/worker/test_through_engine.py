@@ -13,6 +13,7 @@ from diptych import AsyncEngine, EngineConfig, SamplingParams
 
 BLOCK = 4
 TOKENS = 2 * BLOCK + 1
+TOLERANCE = 1e-4
 LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK + 2)
 pytestmark = pytest.mark.model
 
@@ -132,6 +133,38 @@ async def test_every_choice_of_a_prompt_gives_the_ids_of_transformers(case, kern
         results = await asyncio.gather(*(choices(prompt) for prompt in case.prompts))
     for expected, found in zip(case.expected, results, strict=True):
         assert found == [expected] * 3
+
+
+async def test_log_probabilities_equal_those_of_transformers(case, kernels):
+    """With whatever is drawn, penalties and banned ids, alone and beside others: those of the model itself."""
+    changes = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.3, "logit_bias": {5: -100.0}, "logprobs": 7}
+
+    async def told(engine, prompt, **settings):
+        params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, **settings)
+        outputs = [output async for output in engine.generate(prompt, params)]
+        return [entry for output in outputs for entry in output.logprobs]
+
+    async with AsyncEngine(config(case, kernels=kernels, worker="inline", max_prefill_tokens=5)) as engine:
+        drawn = [told(engine, prompt, **changes) for prompt in case.prompts]
+        greedy = [told(engine, prompt, temperature=0.0, logprobs=0) for prompt in case.prompts]
+        results = await asyncio.gather(*drawn, *greedy)
+    for prompt, entries in zip([*case.prompts, *case.prompts], results, strict=True):
+        ids = [entry.token.token_id for entry in entries]
+        assert len(ids) == TOKENS
+        expected = transformers_logprobs(case.model, prompt, ids)
+        for row, entry in zip(expected, entries, strict=True):
+            assert abs(float(row[entry.token.token_id]) - entry.token.logprob) < TOLERANCE
+            best = row.topk(len(entry.likeliest)).values if entry.likeliest else row[:0]
+            for value, other in zip(best.tolist(), entry.likeliest, strict=True):
+                assert abs(value - other.logprob) < TOLERANCE
+                assert abs(float(row[other.token_id]) - other.logprob) < TOLERANCE
+
+
+def transformers_logprobs(model, prompt, ids):
+    """[len(ids), V]: log probabilities after the prompt and all but the last of the ids."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + ids[:-1]])).logits[0, len(prompt) - 1 :]
+    return torch.log_softmax(logits.float(), dim=-1)
 
 
 @pytest.mark.parametrize(("penalty", "early"), [(1.0, False), (0.0, "never"), (2.0, True)])

@@ -45,26 +45,35 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torc
 
 
 def log_probabilities(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """[S] float32: log probability of one id a row, under the logits as `sample` left them: with penalties and bias,
-    before temperature. Summed in float64."""
-    wide = logits.double()
-    best = wide.max(dim=-1, keepdim=True).values
-    total = (wide - best).exp().sum(dim=-1).log()
-    return (wide.gather(1, ids.long().unsqueeze(1)).squeeze(1) - best.squeeze(1) - total).float()
+    """[S] float32: log probability of one id a row, under logits [S, V] as they are. Summed in float64."""
+    parts = zip(torch.split(logits, ROWS_AT_ONCE), torch.split(ids.long(), ROWS_AT_ONCE), strict=True)
+    found = [
+        (part.gather(1, own.unsqueeze(1)).squeeze(1).double() - _log_normaliser(part)).float() for part, own in parts
+    ]
+    return torch.cat(found) if found else logits.new_empty(0)
 
 
 def likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids [count] int32 of the largest of logits [V], largest first and among equal ones the lowest id first, and their
     log probabilities [count] float32 under the logits as they are. On the host."""
-    ids = _LOW_WORD - (_order_keys(logits.unsqueeze(0)).topk(count, dim=-1).values[0] & _LOW_WORD)
-    found = log_probabilities(logits.expand(count, -1), ids)
+    row = logits.unsqueeze(0)
+    ids = _LOW_WORD - (_order_keys(row).topk(count, dim=-1).values[0] & _LOW_WORD)
+    found = (logits[ids].double() - _log_normaliser(row)).float()
     return ids.int().cpu(), found.cpu()
 
 
+def _log_normaliser(logits: torch.Tensor) -> torch.Tensor:
+    """[n] float64: what is taken off logits [n, V] to make them log probabilities."""
+    wide = logits.double()
+    best = wide.max(dim=-1, keepdim=True).values
+    return best.squeeze(1) + wide.sub_(best).exp_().sum(dim=-1).log_()
+
+
 def scratch_bytes(vocabulary: int, max_rows: int) -> int:
-    """Upper bound of what `sample` allocates for `max_rows` rows of logits, in bytes."""
+    """Upper bound of what sampling `max_rows` rows of logits allocates, in bytes, with the logits as they were of rows
+    that ask for log probabilities."""
     # Per ordered row: a copy, keys, sorted keys and their indices, weights, cumulated weights, one temporary of each.
-    return vocabulary * (max_rows * 4 + min(max_rows, ROWS_AT_ONCE) * (4 + 8 * 8))
+    return vocabulary * (max_rows * 8 + min(max_rows, ROWS_AT_ONCE) * (4 + 8 * 8))
 
 
 def _order_keys(logits: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,8 @@ class StepResult(NamedTuple):
     """Per sampling row: status [S] int32, id [S] int32, its log probability [S] float32 (0 where not asked for).
 
     `candidate_ids` [C] int32 and `candidate_logprobs` [C] float32: for each row that asks for its likeliest ids
-    so many, best first; zeros where its status is not ok.
+    so many, best first; zeros where its status is not ok. Log probabilities are those of the model: before penalties,
+    bias and temperature.
     """
 
     status: torch.Tensor
@@ -52,41 +53,41 @@ class ModelRunner:
     def _sample(self, residual: torch.Tensor, sampled: Sampled) -> StepResult:
         count, device = sampled.tokens.shape[0], residual.device
         status, ids = torch.zeros(count, dtype=torch.int32), torch.zeros(count, dtype=torch.int32)
-        logprobs = torch.zeros(count, dtype=torch.float32)
-        likely = _Likely(sampled.logprobs)
+        scores = _Scores(sampled.logprobs)
         for start in range(0, count, LOGIT_ROWS):
             part = slice(start, start + LOGIT_ROWS)
             logits = self.executors.model.logits(residual, sampled.tokens[part].long().to(device))
             # The checkpoint may pad its vocabulary beyond the tokenizer's: such ids are never sampled.
             logits = logits[:, : self.sizes.vocabulary]
+            scored = (sampled.logprobs[part] >= 0).nonzero().flatten()
+            plain = logits[scored.to(device)]
             part_ids, part_status = sampler.sample(logits, sampled.parameters.select(part).to(device))
             self.state.remember(sampled.rows[part], part_ids, part_status == STATUS_OK)
             ids[part], status[part] = part_ids.cpu(), part_status.cpu()
-            likely.take(start, logits, status[part])
-            if bool((scored := sampled.logprobs[part] == 0).any()):
-                chosen = scored.nonzero().flatten().to(device)
-                found = sampler.log_probabilities(logits[chosen], part_ids[chosen]).cpu()
-                logprobs[start + scored.nonzero().flatten()] = torch.where(
-                    status[part][scored] == STATUS_OK, found, 0.0
-                )
-        return StepResult(status, ids, logprobs, likely.ids, likely.logprobs)
+            scores.take(start + scored, plain, (ids, status))
+        return StepResult(status, ids, scores.logprobs, scores.likely_ids, scores.likely_logprobs)
 
 
-class _Likely:
-    """The likeliest ids of the rows that ask for them, one row's after the other's."""
+class _Scores:
+    """Log probabilities of sampled ids, and the likeliest ids one row's after the other's, where they are wanted."""
 
     def __init__(self, wanted: torch.Tensor) -> None:
         self._counts = wanted.clamp(min=0)
         total = int(self._counts.sum())
-        self.ids = torch.zeros(total, dtype=torch.int32)
-        self.logprobs = torch.zeros(total, dtype=torch.float32)
+        self.logprobs = torch.zeros(len(wanted), dtype=torch.float32)
+        self.likely_ids = torch.zeros(total, dtype=torch.int32)
+        self.likely_logprobs = torch.zeros(total, dtype=torch.float32)
         self._filled = 0
 
-    def take(self, start: int, logits: torch.Tensor, status: torch.Tensor) -> None:
-        """Logits [n, V] of the rows from `start` on, as the sampler left them, and their statuses [n]."""
-        for index in self._counts[start : start + len(logits)].nonzero().flatten().tolist():
-            count = int(self._counts[start + index])
+    def take(self, rows: torch.Tensor, logits: torch.Tensor, sampled: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Sampling rows [n] that want something, in order, with their logits [n, V]; ids and statuses of all rows."""
+        if not len(rows):
+            return
+        ids, status = (each[rows] for each in sampled)
+        found = sampler.log_probabilities(logits, ids.to(logits.device)).cpu()
+        self.logprobs[rows] = torch.where(status == STATUS_OK, found, 0.0)
+        for index, count in enumerate(self._counts[rows].tolist()):
             place = slice(self._filled, self._filled + count)
             self._filled += count
-            if int(status[index]) == STATUS_OK:
-                self.ids[place], self.logprobs[place] = sampler.likeliest(logits[index], count)
+            if count and int(status[index]) == STATUS_OK:
+                self.likely_ids[place], self.likely_logprobs[place] = sampler.likeliest(logits[index], count)

@@ -445,7 +445,7 @@ fn template(request: &Request) -> SamplingRow {
         frequency_penalty: sampling.frequency_penalty,
         repetition_penalty: sampling.repetition_penalty,
         logprob: sampling.logprob,
-        candidates: 0,
+        candidates: sampling.top_logprobs,
         penalty_offset: None,
         bias_offset: None,
     }

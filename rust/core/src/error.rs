@@ -70,6 +70,11 @@ pub enum Error {
         needed: u32,
         most: u32,
     },
+    /// More of the likeliest ids than a step names for a row, or some where no log probability is wanted.
+    #[error(
+        "log probabilities of the {wanted} likeliest ids are wanted beside each sampled one, here at most {most}"
+    )]
+    TopLogprobs { wanted: u32, most: u32 },
     /// Something that beam search knows nothing of.
     #[error("beam search goes by the log probabilities alone: leave out {what}")]
     BeamSampling { what: &'static str },

@@ -3,6 +3,7 @@
 use crate::active::Active;
 use crate::launches::{Entry, Launch};
 use crate::plan::COPY_WITHIN_POOL;
+use crate::pool::NONE;
 use crate::{Handle, SamplingRow, StepPlan};
 
 impl StepPlan {
@@ -138,7 +139,7 @@ impl Launch {
             lineage: request.lineage,
             end: request.computed,
             sampled,
-            candidates: if sampled {
+            candidates: if sampled && request.group != NONE {
                 request.template.candidates
             } else {
                 0

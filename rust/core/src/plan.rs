@@ -39,11 +39,11 @@ pub struct SamplingRow {
     pub frequency_penalty: f32,
     /// See [`crate::Sampling`].
     pub repetition_penalty: f32,
-    /// Whether the sampled id's log probability is wanted: under the logits with penalties and bias,
-    /// before temperature.
+    /// Whether the sampled id's log probability is wanted: under the model's own logits, before
+    /// penalties, bias and temperature.
     pub logprob: bool,
-    /// How many of the likeliest ids are wanted with their log probabilities, instead of a sampled
-    /// one; 0: none.
+    /// How many of the likeliest ids are wanted with their log probabilities: beside the sampled one
+    /// with `logprob`, instead of it for a beam.
     pub candidates: u32,
     /// Word offset into `side` of `[prompt_len, output_len, prompt ids.., output ids..]`.
     pub penalty_offset: Option<u32>,

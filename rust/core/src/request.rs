@@ -37,6 +37,8 @@ pub struct Sampling {
     pub seed: u64,
     /// Whether the sampled ids' log probabilities are wanted.
     pub logprob: bool,
+    /// How many of the likeliest ids are wanted with theirs, beside each sampled one; only with `logprob`.
+    pub top_logprobs: u32,
 }
 
 impl Default for Sampling {
@@ -53,6 +55,7 @@ impl Default for Sampling {
             min_p: 0.0,
             seed: 0,
             logprob: false,
+            top_logprobs: 0,
         }
     }
 }

@@ -199,6 +199,7 @@ impl Soak {
             min_p: 0.0,
             seed: 0,
             logprob: false,
+            top_logprobs: 0,
         }
     }
 

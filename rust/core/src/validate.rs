@@ -178,6 +178,7 @@ pub(crate) fn request(request: &Request, config: &CoreConfig) -> Result<(), Erro
     }
     choices(request, prompt, config)?;
     beams(request, vocabulary)?;
+    logprobs(&request.sampling, vocabulary)?;
     side_data(request, written, config.side_words)
 }
 
@@ -215,6 +216,16 @@ fn choices(request: &Request, prompt: u32, config: &CoreConfig) -> Result<(), Er
             needed: u32::try_from(needed).unwrap_or(u32::MAX),
             available,
         });
+    }
+    Ok(())
+}
+
+/// As many likeliest ids as a step names for a row.
+fn logprobs(sampling: &Sampling, vocabulary: u32) -> Result<(), Error> {
+    let (wanted, most) = (sampling.top_logprobs, MOST_CANDIDATES.min(vocabulary));
+    if wanted > most || (wanted > 0 && !sampling.logprob) {
+        let most = if sampling.logprob { most } else { 0 };
+        return Err(Error::TopLogprobs { wanted, most });
     }
     Ok(())
 }

@@ -7,6 +7,12 @@ use runtime::Done;
 /// Monotonic nanoseconds: arrived, tokenised, admitted, first token, finished, prompt taken, rendered; 0 where it did not come that far.
 type Timings = (u64, u64, u64, u64, u64, u64, u64);
 
+/// Id, log probability, bytes.
+type NamedLogprob = (u32, f32, Vec<u8>);
+
+/// A token, characters of the text before it, the likeliest ids.
+type TokenLogprobs = (NamedLogprob, usize, Vec<NamedLogprob>);
+
 /// Index, name when it begins, more of its arguments.
 type Call = (u32, Option<String>, String);
 
@@ -22,6 +28,12 @@ fn timings(from: runtime::Timings) -> Timings {
     )
 }
 
+fn token_logprobs(from: runtime::TokenLogprobs) -> TokenLogprobs {
+    let named = |from: runtime::NamedLogprob| (from.id, from.logprob, from.bytes);
+    let likeliest = from.likeliest.into_iter().map(named).collect();
+    (named(from.token), from.offset, likeliest)
+}
+
 /// Everything of one choice of a request since the last drain.
 #[pyclass(frozen, get_all, module = "diptych_core.engine")]
 pub(crate) struct Frame {
@@ -32,6 +44,7 @@ pub(crate) struct Frame {
     reasoning: String,
     calls: Vec<Call>,
     token_ids: Vec<u32>,
+    logprobs: Vec<TokenLogprobs>,
     finished: Option<Py<Finished>>,
     failure: Option<Py<Failure>>,
     /// JSON.
@@ -60,6 +73,7 @@ impl Frame {
                 .map(|call| (call.index, call.name, call.arguments))
                 .collect(),
             token_ids: frame.token_ids,
+            logprobs: frame.logprobs.into_iter().map(token_logprobs).collect(),
             finished,
             failure,
             explanation: frame

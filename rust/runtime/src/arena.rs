@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use diptych_core::{RowStatus, SamplingRow, StepPlan};
 
-pub(crate) use crate::arena::outcomes::{Drawn, Outcomes};
+pub(crate) use crate::arena::outcomes::{Drawn, Outcomes, Score};
 use crate::layout::{
     Capacities, Count, ERROR_TEXT, FIELDS, Layout, SIDE, field_index, plan_word, result_word,
 };
@@ -43,8 +43,8 @@ struct Launched {
     decodes_only: bool,
     /// Whether the worker had to wait for nothing but us between the step before and this one.
     follows: bool,
-    /// Sampling rows whose log probability is wanted, with what they draw.
-    scored: Vec<(usize, Drawn)>,
+    /// Sampling rows whose log probability is wanted, with what they draw, and how many likeliest ids beside it.
+    scored: Vec<(usize, Drawn, usize)>,
     /// Sampling rows that ask for continuations, and how many.
     beams: Vec<(usize, usize)>,
     /// Checksum of the plan, in debug builds: nothing may change a plan before its step has retired.
@@ -143,10 +143,10 @@ impl HostArenas {
                 choice: row.choice_index,
                 index: row.output_index,
             };
-            (index, drawn)
+            (index, drawn, row.candidates as usize)
         });
         let rows = plan.sampling.iter().enumerate();
-        let beams = rows.filter(|(_, row)| row.candidates > 0);
+        let beams = rows.filter(|(_, row)| row.candidates > 0 && !row.logprob);
         let beams = beams.map(|(index, row)| (index, row.candidates as usize));
         self.launched.push_back(Launched {
             step: plan.step,

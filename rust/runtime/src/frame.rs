@@ -20,6 +20,8 @@ pub struct Frame {
     pub calls: Vec<CallDelta>,
     /// New output token ids.
     pub token_ids: Vec<u32>,
+    /// For each of them, if asked for.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Set once, in the choice's last frame.
     pub done: Option<Done>,
     /// Why it went as it did: with `done`, if that was asked for and the core has had the request.
@@ -42,6 +44,28 @@ impl Frame {
             || !self.reasoning.is_empty()
             || !self.calls.is_empty()
     }
+}
+
+/// A token and its log probability: the model's own, before penalties, bias and temperature.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedLogprob {
+    /// Its id.
+    pub id: u32,
+    /// Natural logarithm.
+    pub logprob: f32,
+    /// What the token is where others precede it; possibly a part of a character.
+    pub bytes: Vec<u8>,
+}
+
+/// An output token and what else was likely in its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// Whole characters of the output's text before the token, if no stop string cuts it.
+    pub offset: usize,
+    /// The token.
+    pub token: NamedLogprob,
+    /// The likeliest ids, best first, as many as asked for.
+    pub likeliest: Vec<NamedLogprob>,
 }
 
 /// The core has taken a request.

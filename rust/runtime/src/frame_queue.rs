@@ -92,6 +92,7 @@ fn merge(waiting: &mut Frame, next: Frame) {
     waiting.reasoning.push_str(&next.reasoning);
     merge_calls(&mut waiting.calls, next.calls);
     waiting.token_ids.extend_from_slice(&next.token_ids);
+    waiting.logprobs.extend(next.logprobs);
     waiting.done = next.done;
     waiting.explanation = waiting.explanation.take().or(next.explanation);
 }

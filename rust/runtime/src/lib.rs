@@ -31,7 +31,8 @@ pub mod worker;
 pub use crate::engine::{Engine, Ready};
 pub use crate::error::EngineError;
 pub use crate::frame::{
-    Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings,
+    Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, NamedLogprob, Timings,
+    TokenLogprobs,
 };
 pub use crate::frame_queue::FrameQueue;
 pub use crate::options::{

@@ -8,7 +8,7 @@ use diptych_core::kv_events::KvEventsError;
 use diptych_core::{Event, Request};
 use serde_json::{Map, Value};
 
-use crate::arena::Drawn;
+use crate::arena::{Drawn, Score};
 use crate::control::HostMessage;
 use crate::engine::questions::{KvStored, KvTold};
 use crate::frame::{Failure, FailureKind, Timings};
@@ -78,7 +78,7 @@ pub(crate) enum TextMessage {
         /// Of requests that ended and whose owners want to know why they went as they did.
         explanations: Vec<Explanation>,
         /// Log probabilities of tokens that asked for them; of some that the core dropped as well.
-        scores: Vec<(Drawn, f32)>,
+        scores: Vec<(Drawn, Score)>,
         now: u64,
     },
     /// A request cannot go on.

@@ -48,6 +48,9 @@ pub(crate) struct Params {
     pub(crate) n: u32,
     /// Whether the mean log probability of each output is wanted.
     pub(crate) mean_logprob: bool,
+    /// Whether each output token's log probability is wanted, with those of so many of the likeliest ids.
+    #[serde(default)]
+    pub(crate) logprobs: Option<u32>,
     /// Search for the likeliest outputs, `n` wide, instead of drawing them.
     #[serde(default)]
     pub(crate) beams: Option<Beams>,
@@ -75,6 +78,8 @@ pub(crate) struct Params {
 
 /// Most outputs of one prompt.
 pub(crate) const MAX_CHOICES: u32 = 128;
+/// Most likeliest ids beside an output token.
+const MAX_LOGPROBS: u32 = 20;
 /// Longest salt in bytes, and the longest time to live in seconds: a year.
 const MAX_SALT_BYTES: usize = 512;
 pub(crate) const MAX_TTL_S: f64 = 366.0 * 86_400.0;
@@ -138,6 +143,13 @@ impl Params {
         self.urgency_problems(&mut problems);
         if !(1..=MAX_CHOICES).contains(&self.n) {
             problems.push(format!("n is {}: from 1 to {MAX_CHOICES}", self.n));
+        }
+        let (most, wanted) = (
+            MAX_LOGPROBS.min(vocabulary),
+            self.logprobs.unwrap_or_default(),
+        );
+        if wanted > most {
+            problems.push(format!("logprobs is {wanted}: at most {most}, or none"));
         }
         self.list_problems(vocabulary, &mut problems);
         problems
@@ -230,7 +242,8 @@ impl Params {
             top_p: self.top_p,
             min_p: self.min_p,
             seed: self.seed.map_or(drawn, i64::cast_unsigned),
-            logprob: self.mean_logprob,
+            logprob: self.mean_logprob || self.logprobs.is_some(),
+            top_logprobs: self.logprobs.unwrap_or_default(),
         }
     }
 }

@@ -254,6 +254,12 @@ impl TextStream {
         found
     }
 
+    /// What the ids stand for.
+    #[must_use]
+    pub fn table(&self) -> &TokenTable {
+        &self.table
+    }
+
     /// The text held back because it may become part of a stop string.
     #[must_use]
     pub fn held_back(&self) -> &str {

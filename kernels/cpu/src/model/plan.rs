@@ -343,7 +343,7 @@ impl SamplingInput<'_> {
             seed: self.seed[row] as u64,
             output_index: self.output_index[row] as u32,
             choice_index: self.choice_index[row] as u32,
-            wants_logprob: self.logprobs[row] == 0,
+            wants_logprob: self.logprobs[row] >= 0,
             candidates: self.logprobs[row].max(0) as u32,
             history: read_history(self.side, self.penalty_offset[row])?,
             bias: read_bias(self.side, self.bias_offset[row])?,

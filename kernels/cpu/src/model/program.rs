@@ -19,7 +19,7 @@ use crate::matrix::{Form, Matrix, read_row};
 use crate::pool::Member;
 use crate::rope::Rope;
 use crate::rows::{RowBuffer, Rows};
-use crate::sampling::{Best, SamplingRow, Status, likeliest, log_probability};
+use crate::sampling::{Best, SamplingRow, Scores, Status};
 use crate::simd::LANES;
 
 /// Where the sampled rows' results go.
@@ -300,19 +300,19 @@ impl Program<'_> {
             let sampler = &mut *self.phases.scratch[member.index()].sampler();
             let logits = std::slice::from_raw_parts_mut(logits, vocabulary);
             let set = self.phases.settings.set;
-            let (status, id) = sampler.sample(set, logits, &sampling[place]);
-            if sampling[place].wants_logprob && status == Status::Ok {
-                *found.logprobs.add(place) = log_probability(set, logits, id);
-            }
-            let count = sampling[place].candidates as usize;
-            if count > 0 && status == Status::Ok {
-                let start = *found.starts.add(place);
-                let ids = std::slice::from_raw_parts_mut(found.candidate_ids.add(start), count);
+            let row = &sampling[place];
+            if row.wants_logprob {
+                let (start, count) = (*found.starts.add(place), row.candidates as usize);
                 let logprobs = found.candidate_logprobs.add(start);
-                let logprobs = std::slice::from_raw_parts_mut(logprobs, count);
-                likeliest(set, logits, ids, logprobs);
+                let scores = Scores {
+                    logprob: &mut *found.logprobs.add(place),
+                    ids: std::slice::from_raw_parts_mut(found.candidate_ids.add(start), count),
+                    logprobs: std::slice::from_raw_parts_mut(logprobs, count),
+                };
+                sampler.sample_scored(set, logits, row, scores)
+            } else {
+                sampler.sample(set, logits, row)
             }
-            (status, id)
         } else {
             let mut best = Best::new();
             for other in self.phases.scratch {

@@ -11,7 +11,7 @@
 //! - token: the first candidate at which the cumulated weights of the kept exceed uniform × their sum.
 //!
 //! The sum over a whole row is taken in order of ids, over part of it in order of candidates. Candidates are put in
-//! order only as far as they are asked for.
+//! order only as far as they are asked for. Log probabilities are those of the model: before all of that.
 
 mod adjust;
 mod best;
@@ -26,7 +26,7 @@ mod tests;
 mod weights;
 
 pub use best::Best;
-pub use likeliest::likeliest;
+pub use likeliest::Scores;
 pub use philox::{philox, uniform};
 pub use row::{Entries, SamplingError, SamplingRow, Status, read_bias, read_history};
-pub use sampler::{Sampler, log_probability};
+pub use sampler::Sampler;

@@ -72,7 +72,7 @@ pub struct SamplingRow<'a> {
     pub choice_index: u32,
     /// The sampled id's log probability is asked for, and with it all logits.
     pub wants_logprob: bool,
-    /// How many of the likeliest ids are asked for with their log probabilities, and with them all logits.
+    /// How many of the likeliest ids are asked for with their log probabilities, beside that of the sampled one.
     pub candidates: u32,
     /// Ids of the prompt and of the output so far, for penalties. Ids outside the vocabulary are filler.
     pub history: Option<Entries<'a>>,
@@ -109,14 +109,16 @@ impl SamplingRow<'_> {
         self.temperature >= GREEDY_TEMPERATURE
     }
 
+    /// Penalties or bias may change the logits.
+    #[must_use]
+    pub fn changes_logits(&self) -> bool {
+        self.history.is_some() || self.bias.is_some()
+    }
+
     /// Only the best of the unchanged logits is asked for: [`super::Best`] over parts of the row gives the answer.
     #[must_use]
     pub fn wants_argmax_only(&self) -> bool {
-        (!self.is_random() || self.top_k == 1)
-            && !self.wants_logprob
-            && self.candidates == 0
-            && self.history.is_none()
-            && self.bias.is_none()
+        (!self.is_random() || self.top_k == 1) && !self.wants_logprob && !self.changes_logits()
     }
 
     /// Whether the bias is for tokens only.

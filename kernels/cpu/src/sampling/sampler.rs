@@ -3,6 +3,7 @@
 use super::adjust::{Counts, adjust};
 use super::best::{Best, maximum};
 use super::candidates::{Candidates, Scratch};
+use super::likeliest::Scores;
 use super::philox::uniform;
 use super::row::{SamplingRow, Status};
 use super::weights::{Scale, Whole};
@@ -16,6 +17,8 @@ const FIRST_CANDIDATES: usize = 512;
 pub struct Sampler {
     counts: Counts,
     scratch: Scratch,
+    /// Logits as they were.
+    unchanged: Vec<f32>,
     /// Changes how much is put in order, never the token.
     pub(super) first_candidates: usize,
 }
@@ -33,6 +36,7 @@ impl Sampler {
         Self {
             counts: Counts::default(),
             scratch: Scratch::default(),
+            unchanged: Vec::new(),
             first_candidates: FIRST_CANDIDATES,
         }
     }
@@ -56,6 +60,33 @@ impl Sampler {
             return (Status::Nan, 0);
         }
         (Status::Ok, self.draw(set, logits, row, best))
+    }
+
+    /// As [`Self::sample`]; if it finds an id, fills `scores` under the logits as they came, before penalties, bias and
+    /// temperature. Summed in order of ids, so the same bits on every path.
+    pub fn sample_scored(
+        &mut self,
+        set: InstructionSet,
+        logits: &mut [f32],
+        row: &SamplingRow,
+        scores: Scores<'_>,
+    ) -> (Status, u32) {
+        let mut unchanged = std::mem::take(&mut self.unchanged);
+        unchanged.clear();
+        if row.changes_logits() {
+            unchanged.extend_from_slice(logits);
+        }
+        let (status, id) = self.sample(set, logits, row);
+        if status == Status::Ok {
+            let plain = if row.changes_logits() {
+                &unchanged
+            } else {
+                &*logits
+            };
+            scores.fill(set, plain, id);
+        }
+        self.unchanged = unchanged;
+        (status, id)
     }
 
     fn draw(&mut self, set: InstructionSet, logits: &[f32], row: &SamplingRow, best: f32) -> u32 {
@@ -82,16 +113,6 @@ impl Sampler {
         let last = kept.min(candidates.reached()) - 1;
         candidates.id(index.map_or(last, |index| index.min(last)))
     }
-}
-
-/// Log probability of an id under a row of logits as they are: penalties and bias applied by [`Sampler::sample`], neither
-/// temperature nor cuts. Summed in order of ids, so the same bits on every path. The row has a finite maximum.
-///
-/// # Panics
-/// If the row has no such id.
-#[must_use]
-pub fn log_probability(set: InstructionSet, logits: &[f32], id: u32) -> f32 {
-    (f64::from(logits[id as usize]) - log_normaliser(set, logits)) as f32
 }
 
 /// What is taken off a logit to make it a log probability.

@@ -140,7 +140,8 @@ impl Draft {
             top_p: 0.9,
             min_p: 0.1,
             seed: u64::from(self.seed),
-            logprob: false,
+            logprob: self.bias > 1,
+            top_logprobs: u32::from(self.bias > 2),
         }
     }
 }

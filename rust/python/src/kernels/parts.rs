@@ -3,7 +3,7 @@
 use diptych_cpu::matrix::{Encoding, Matrix, Source, pack, packed_bytes};
 use diptych_cpu::product::Product;
 use diptych_cpu::rows::RowBuffer;
-use diptych_cpu::sampling::{Sampler, SamplingRow, Status, log_probability};
+use diptych_cpu::sampling::{Sampler, SamplingRow, Scores};
 use diptych_cpu::simd::{Isa, Kernel, LANES};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -194,13 +194,17 @@ pub(crate) fn sample(logits: &Bound<'_, PyAny>, options: &[u8]) -> PyResult<(Arr
             .bias
             .as_ref()
             .map(|(_, values)| values.iter().map(|value| value.to_bits()).collect());
-        let (found, id) = sampler.sample(set, logits, &sampling_row(row, bits.as_deref()));
+        let mut logprob = 0.0;
+        let scores = Scores {
+            logprob: &mut logprob,
+            ids: &mut [],
+            logprobs: &mut [],
+        };
+        let row = sampling_row(row, bits.as_deref());
+        let (found, id) = sampler.sample_scored(set, logits, &row, scores);
         status.push(found as i32);
         ids.push(id.cast_signed());
-        logprobs.push(match found {
-            Status::Ok => log_probability(set, logits, id),
-            Status::Nan => 0.0,
-        });
+        logprobs.push(logprob);
     }
     Ok((status.into(), ids.into(), logprobs.into()))
 }

@@ -5,6 +5,9 @@ use diptych_core::RowStatus;
 use crate::arena::HostArenas;
 use crate::layout::CANDIDATES;
 
+/// Rounding may lift a certain token's a little above 0.
+const MOST_LOGPROB: f32 = 1e-3;
+
 /// One draw: which output token of which choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Drawn {
@@ -13,13 +16,20 @@ pub(crate) struct Drawn {
     pub(crate) index: u32,
 }
 
+/// The log probability of what was drawn, and the likeliest ids with theirs, best first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Score {
+    pub(crate) logprob: f32,
+    pub(crate) likeliest: Vec<(u32, f32)>,
+}
+
 /// What a retired step gave.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     /// For each sampling row.
     pub(crate) rows: Vec<(RowStatus, u32)>,
     /// Log probabilities of the ids of those rows that asked for them.
-    pub(crate) scores: Vec<(Drawn, f32)>,
+    pub(crate) scores: Vec<(Drawn, Score)>,
     /// Continuations of beams, for each row that asked for them as many as it asked for.
     pub(crate) candidates: Vec<(u32, f32)>,
 }
@@ -40,36 +50,50 @@ impl HostArenas {
         let place = image + self.layout.logprobs;
         self.result
             .read_u32(place, launched.rows(), &mut self.words);
-        for &(row, drawn) in &launched.scored {
-            let score = f32::from_bits(self.words[row]);
+        for &(row, drawn, wanted) in &launched.scored {
             if into.rows[row].0 != RowStatus::Ok {
                 continue;
             }
-            // Rounding may lift a certain token's a little above.
-            if !(score.is_finite() && score <= 1e-3) {
+            let logprob = f32::from_bits(self.words[row]);
+            let mut likeliest = self.likeliest(image, row, wanted);
+            let all = likeliest.iter().map(|&(_, logprob)| logprob);
+            let mut all = all.chain([logprob]);
+            let wrong = all.find(|logprob| logprob.is_nan() || *logprob > MOST_LOGPROB);
+            // What was sampled had a share; what is merely likely after it may have had none.
+            if let Some(wrong) = wrong.or((!logprob.is_finite()).then_some(logprob)) {
                 return Err(format!(
-                    "its result of step {step} has log probability {score} in row {row}"
+                    "its result of step {step} has log probability {wrong} in row {row}"
                 ));
             }
-            into.scores.push((drawn, score.min(0.0)));
+            for (_, logprob) in &mut likeliest {
+                *logprob = logprob.min(0.0);
+            }
+            let logprob = logprob.min(0.0);
+            into.scores.push((drawn, Score { logprob, likeliest }));
         }
         Ok(())
     }
 
     /// Takes the continuations that were asked for; whether they make sense, the core says.
-    pub(super) fn candidates(&mut self, image: usize, into: &mut Outcomes) {
+    pub(super) fn candidates(&self, image: usize, into: &mut Outcomes) {
         into.candidates.clear();
-        let launched = &self.launched[0];
-        for &(row, wanted) in &launched.beams {
-            let place = |section: usize| image + section + row * CANDIDATES * 4;
-            self.words.clear();
-            let ids = place(self.layout.candidate_ids);
-            self.result.read_u32(ids, wanted, &mut self.words);
-            let logprobs = place(self.layout.candidate_logprobs);
-            self.result.read_u32(logprobs, wanted, &mut self.words);
-            let (ids, logprobs) = self.words.split_at(wanted);
-            let logprobs = logprobs.iter().map(|&bits| f32::from_bits(bits));
-            into.candidates.extend(ids.iter().copied().zip(logprobs));
+        for &(row, wanted) in &self.launched[0].beams {
+            into.candidates.extend(self.likeliest(image, row, wanted));
         }
+    }
+
+    /// The ids that a row names with their log probabilities.
+    fn likeliest(&self, image: usize, row: usize, wanted: usize) -> Vec<(u32, f32)> {
+        let place = |section: usize| image + section + row * CANDIDATES * 4;
+        let mut words = Vec::with_capacity(2 * wanted);
+        if wanted > 0 {
+            let ids = place(self.layout.candidate_ids);
+            self.result.read_u32(ids, wanted, &mut words);
+            let logprobs = place(self.layout.candidate_logprobs);
+            self.result.read_u32(logprobs, wanted, &mut words);
+        }
+        let (ids, logprobs) = words.split_at(wanted);
+        let logprobs = logprobs.iter().map(|&bits| f32::from_bits(bits));
+        ids.iter().copied().zip(logprobs).collect()
     }
 }

@@ -210,6 +210,31 @@ fn statuses_and_impossible_ids_are_told_apart() {
 }
 
 #[test]
+fn likeliest_ids_come_with_what_they_stand_beside() {
+    for (second, taken) in [(-2.0, true), (f32::NEG_INFINITY, true), (f32::NAN, false)] {
+        let (mut host, worker) = pair();
+        let mut asking = plan(1);
+        asking.sampling[0].logprob = true;
+        asking.sampling[0].candidates = 2;
+        host.write_plan(&asking, false).unwrap();
+        let step = Step::take(&worker, 3, 0, 1).unwrap();
+        assert_eq!(step.slice::<i32>("logprobs"), [2]);
+        let likeliest: (&[i32], &[f32]) = (&[9, 4], &[-0.25, second]);
+        step.publish_all(&[0], &[7], Some(&[-3.0]), likeliest)
+            .unwrap();
+        let mut found = Outcomes::default();
+        assert_eq!(takes_rows(&mut host, &mut found), taken, "{second}");
+        assert!(found.candidates.is_empty(), "they are no beam's");
+        let expected = Score {
+            logprob: -3.0,
+            likeliest: vec![(9, -0.25), (4, second)],
+        };
+        let scores: Vec<&Score> = found.scores.iter().map(|(_, score)| score).collect();
+        assert_eq!(scores, if taken { vec![&expected] } else { vec![] });
+    }
+}
+
+#[test]
 fn log_probabilities_come_with_what_they_are_of() {
     for (logprob, taken) in [
         (-1.5, Some(-1.5)),
@@ -234,7 +259,12 @@ fn log_probabilities_come_with_what_they_are_of() {
             choice: 0,
             index: 0,
         };
-        let expected: Vec<(Drawn, f32)> = taken.into_iter().map(|it| (drawn, it)).collect();
+        let score = |logprob| Score {
+            logprob,
+            likeliest: Vec::new(),
+        };
+        let expected: Vec<(Drawn, Score)> =
+            taken.into_iter().map(|it| (drawn, score(it))).collect();
         assert_eq!(found.scores, expected);
     }
 }

@@ -59,6 +59,16 @@ impl Answer {
         stop
     }
 
+    /// The bytes of a token that others precede; none for an id that names none.
+    pub(super) fn bytes_of(&self, id: u32) -> &[u8] {
+        self.stream.table().bytes(id).unwrap_or_default()
+    }
+
+    /// Whole characters of the text that wait for what comes next.
+    pub(super) fn num_held_back(&self) -> usize {
+        self.stream.held_back().chars().count()
+    }
+
     /// Whether the last tool call that was asked for is there.
     pub(super) fn is_complete(&self) -> bool {
         self.parser.as_ref().is_some_and(AnswerParser::is_complete)

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use diptych_core::FinishReason as CoreReason;
 use diptych_core::explanation::Explanation;
 
-use crate::frame::{Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, Timings};
+use crate::arena::Score;
+use crate::frame::{
+    Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, NamedLogprob, Timings,
+    TokenLogprobs,
+};
 use crate::messages::{AcceptedStream, Problem, Verdict};
 use crate::shared::{Open, empty_frame};
 use crate::stats::Statistics;
@@ -26,6 +30,10 @@ pub(super) struct Stream {
     last_token: u64,
     completion_tokens: u32,
     sum_logprobs: f64,
+    /// Of the token that comes next.
+    score: Option<Score>,
+    /// Characters of the text so far, without what is held back.
+    characters: usize,
     cached_tokens: u32,
     preemptions: u32,
     events: Vec<(u64, &'static str)>,
@@ -81,6 +89,8 @@ impl Stream {
             last_token: 0,
             completion_tokens: 0,
             sum_logprobs: 0.0,
+            score: None,
+            characters: 0,
             cached_tokens: 0,
             preemptions: 0,
             events: Vec::new(),
@@ -166,12 +176,17 @@ impl Stream {
         self.last_token = now;
         self.completion_tokens += 1;
         self.frame.token_ids.push(token);
+        self.take_logprobs(token);
         self.unacknowledged = self.open.params.may_end_early();
         if self.completion_tokens > self.open.params.min_tokens && self.stop_ids.contains(&token) {
             self.answer.push_hidden(token);
             return None;
         }
+        let known = self.frame.text.len();
         let stop = self.answer.push(token, &mut self.frame);
+        if self.open.params.logprobs.is_some() {
+            self.characters += self.frame.text[known..].chars().count();
+        }
         if stop.is_none() && !self.answer.is_complete() {
             return None;
         }
@@ -181,9 +196,30 @@ impl Stream {
         Some(self.finished(FinishReason::Stop, stop_index, None))
     }
 
-    /// The log probability of the token that comes next.
-    pub(super) fn score(&mut self, logprob: f32) {
-        self.sum_logprobs += f64::from(logprob);
+    /// The log probabilities of the token that comes next.
+    pub(super) fn score(&mut self, score: Score) {
+        self.sum_logprobs += f64::from(score.logprob);
+        self.score = Some(score);
+    }
+
+    /// Adds what is wanted of a token's log probabilities to the frame.
+    fn take_logprobs(&mut self, token: u32) {
+        let score = self.score.take();
+        if self.open.params.logprobs.is_none() {
+            return;
+        }
+        let score = score.expect("rows that ask for log probabilities get them");
+        let named = |(id, logprob)| NamedLogprob {
+            id,
+            logprob,
+            bytes: self.answer.bytes_of(id).to_vec(),
+        };
+        let logprobs = TokenLogprobs {
+            offset: self.characters + self.answer.num_held_back(),
+            token: named((token, score.logprob)),
+            likeliest: score.likeliest.into_iter().map(named).collect(),
+        };
+        self.frame.logprobs.push(logprobs);
     }
 
     fn mean_logprob(&self) -> Option<f64> {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use diptych_core::Event;
 
-use crate::arena::Drawn;
+use crate::arena::{Drawn, Score};
 use crate::frame::{Done, FailureKind, Timings};
 use crate::messages::{Command, Problem, TextMessage, Verdict};
 use crate::shared::{Shared, empty_frame, lock};
@@ -42,7 +42,7 @@ struct TextThread<'a> {
     touched: Vec<(u64, u32)>,
     acks: Vec<Verdict>,
     /// Log probabilities of the tokens of one message.
-    scores: HashMap<Drawn, f32>,
+    scores: HashMap<Drawn, Score>,
 }
 
 impl TextThread<'_> {
@@ -115,7 +115,7 @@ impl TextThread<'_> {
             return;
         };
         let submission = key.0;
-        if let Some(score) = score_of(&self.scores, key, event) {
+        if let Some(score) = take_score(&mut self.scores, key, event) {
             stream.score(score);
         }
         let panic_at = self.shared.options.test_faults.panic_at_text_of;
@@ -233,19 +233,18 @@ impl TextThread<'_> {
     }
 }
 
-/// The log probability of the token that an event tells, where there is one.
-fn score_of(scores: &HashMap<Drawn, f32>, key: (u64, u32), event: Event) -> Option<f32> {
+/// The log probabilities of the token that an event tells, where there are any.
+fn take_score(scores: &mut HashMap<Drawn, Score>, key: (u64, u32), event: Event) -> Option<Score> {
     let Event::Token { index, .. } = event else {
         return None;
     };
     let (request, choice) = key;
-    scores
-        .get(&Drawn {
-            request,
-            choice,
-            index,
-        })
-        .copied()
+    let drawn = Drawn {
+        request,
+        choice,
+        index,
+    };
+    scores.remove(&drawn)
 }
 
 fn is_last(event: Event) -> bool {

@@ -193,21 +193,22 @@ impl Scripted {
         let garbage = here(faults.garbage_step);
         match self.compute(step) {
             Ok((mut status, ids)) => {
-                let (likely_ids, likely_logprobs) = match self.candidates(step) {
-                    Ok(candidates) => candidates,
+                let scores = match self.scores(step, &ids) {
+                    Ok(scores) => scores,
                     Err(message) => {
                         step.publish_error("PlanError", &message)?;
                         return Ok(true);
                     }
                 };
-                let logprobs = ids.iter().map(|id| logprob(id.cast_unsigned()));
-                let logprobs: Vec<f32> = logprobs.collect();
                 if garbage {
                     status.fill(77);
                 }
                 step.mark(Mark::DecodeDone);
-                let candidates = (likely_ids.as_slice(), likely_logprobs.as_slice());
-                step.publish_all(&status, &ids, Some(&logprobs), candidates)?;
+                let candidates = (
+                    scores.likely_ids.as_slice(),
+                    scores.likely_logprobs.as_slice(),
+                );
+                step.publish_all(&status, &ids, Some(&scores.logprobs), candidates)?;
             }
             Err(message) => step.publish_error("PlanError", &message)?,
         }
@@ -324,31 +325,36 @@ impl Scripted {
         ))
     }
 
-    /// The continuations that rows ask for, in hash mode: every id that may come has a made-up logit that anybody can compute again
-    /// from the prefix.
-    fn candidates(&self, step: &Step) -> Result<(Vec<i32>, Vec<f32>), String> {
-        let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
+    /// The log probabilities that rows ask for, of ids and of the likeliest ids: every id has a made-up logit that anybody can
+    /// compute again from the prefix. In hash mode those that are never sampled have no share.
+    fn scores(&self, step: &Step, ids: &[i32]) -> Result<Scores, String> {
+        let mut scores = Scores {
+            logprobs: vec![0.0; ids.len()],
+            ..Scores::default()
+        };
         for (row, &count) in step.slice::<i32>("logprobs").iter().enumerate() {
-            if count <= 0 {
+            if count < 0 {
                 continue;
             }
-            if self.options.script.is_some() {
-                return Err("a script says nothing of other continuations than its own: beam search needs hash mode".to_owned());
-            }
             let digest = xxh3_64(&self.prefix(step, row)?);
+            let scripted = self.options.script.is_some();
             let mut all: Vec<(f32, u32)> = (0..self.vocabulary)
-                .filter(|id| !self.skipped.contains(id))
+                .filter(|id| scripted || !self.skipped.contains(id))
                 .map(|id| (logit(digest, id), id))
                 .collect();
             let sum: f64 = all.iter().map(|&(logit, _)| f64::from(logit).exp()).sum();
+            let logprob = |logit: f32| (f64::from(logit) - sum.ln()) as f32;
+            scores.logprobs[row] = logprob(logit(digest, ids[row].cast_unsigned())).min(0.0);
+            if count == 0 {
+                continue;
+            }
             all.sort_by(|(left, _), (right, _)| right.total_cmp(left));
-            let likeliest = all.into_iter().take(count as usize);
-            for (logit, id) in likeliest {
-                ids.push(id.cast_signed());
-                logprobs.push((f64::from(logit) - sum.ln()) as f32);
+            for (logit, id) in all.into_iter().take(count as usize) {
+                scores.likely_ids.push(id.cast_signed());
+                scores.likely_logprobs.push(logprob(logit));
             }
         }
-        Ok((ids, logprobs))
+        Ok(scores)
     }
 
     /// The next id of sampling row `row`, from the prefix that its token row has in KV.
@@ -383,6 +389,14 @@ impl Scripted {
     }
 }
 
+/// Log probabilities of a step's rows.
+#[derive(Debug, Default)]
+struct Scores {
+    logprobs: Vec<f32>,
+    likely_ids: Vec<i32>,
+    likely_logprobs: Vec<f32>,
+}
+
 /// A made-up logit of an id after a prefix with this hash, from 0 to 8.
 fn logit(prefix: u64, id: u32) -> f32 {
     let mixed = (prefix ^ u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -397,11 +411,6 @@ fn next_id(prefix: &[u8], vocabulary: u32, skipped: &HashSet<u32>) -> u32 {
         id = (id + 1) % vocabulary;
     }
     id
-}
-
-/// A made-up log probability that anybody can compute again from the id.
-fn logprob(id: u32) -> f32 {
-    -((xxh3_64(&id.to_le_bytes()) % 4096) as f32) / 256.0
 }
 
 fn scripted_id(script: &[Vec<u32>], (submission, index): (u64, u32), eos: u32) -> u32 {

@@ -1,0 +1,19 @@
+"""Log probabilities from the tuples in which they cross."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from diptych.output import TokenLogprob, TokenLogprobs
+
+Named: TypeAlias = tuple[int, float, bytes]
+Crossing: TypeAlias = tuple[Named, int, list[Named]]
+
+
+def read_logprobs(crossed: Iterable[Crossing]) -> list[TokenLogprobs]:
+    """For each token that, the characters before it, and the likeliest ones."""
+    return [
+        TokenLogprobs(TokenLogprob(*token), offset, [TokenLogprob(*other) for other in likeliest])
+        for token, offset, likeliest in crossed
+    ]
