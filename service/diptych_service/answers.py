@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from diptych import Explanation, Output, ToolCall, ToolCallDelta, Usage, joined_tool_calls
+from diptych import Explanation, Output, TokenLogprobs, ToolCall, ToolCallDelta, Usage, joined_tool_calls
 from diptych_service.chunks import Identity, View
+from diptych_service.logprobs import chat_logprobs, completion_logprobs
 from diptych_service.usage import counted_once, total_usage
 
 
@@ -19,6 +20,7 @@ class Answer:
         self._reasoning: list[str] = []
         self._calls: list[ToolCallDelta] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._prompt_ids: list[int] | None = None
         self._last: Output | None = None
 
@@ -30,6 +32,7 @@ class Answer:
         self._reasoning.append(output.reasoning)
         self._calls += output.tool_calls
         self._token_ids += output.token_ids
+        self._logprobs += output.logprobs
         if output.finish_reason is not None:
             self._last = output
 
@@ -50,6 +53,10 @@ class Answer:
         return self._prompt_ids
 
     @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        return self._logprobs
+
+    @property
     def usage(self) -> Usage:
         assert self._last is not None and self._last.usage is not None
         return self._last.usage
@@ -60,7 +67,7 @@ class Answer:
         return None if self._last is None else self._last.explanation
 
     def choice(self, index: int, *, token_ids: bool) -> dict[str, Any]:
-        """What both endpoints say about a choice, beside its text."""
+        """What both endpoints say about a choice, beside its text and the log probabilities."""
         assert self._last is not None and self._last.finish_reason is not None
         fields: dict[str, Any] = {
             "index": index,
@@ -85,7 +92,10 @@ def usages_of(answers: list[Answer], per_prompt: int) -> list[Usage]:
 def completion_body(identity: Identity, answers: list[Answer], per_prompt: int, view: View) -> bytes:
     choices = []
     for index, answer in enumerate(answers):
-        choice = {"text": answer.text, **answer.choice(index, token_ids=view.token_ids)}
+        text = answer.text
+        choice = {"text": text, **answer.choice(index, token_ids=view.token_ids)}
+        if view.logprobs:
+            choice["logprobs"] = completion_logprobs(answer.logprobs, len(text))
         if view.token_ids:
             choice["prompt_token_ids"] = answer.prompt_ids
         choices.append(choice)
@@ -93,10 +103,12 @@ def completion_body(identity: Identity, answers: list[Answer], per_prompt: int, 
 
 
 def chat_body(identity: Identity, answers: list[Answer], per_prompt: int, view: View) -> bytes:
-    choices = [
-        {"message": _message(answer, view), **answer.choice(index, token_ids=view.token_ids)}
-        for index, answer in enumerate(answers)
-    ]
+    choices = []
+    for index, answer in enumerate(answers):
+        choice = {"message": _message(answer, view), **answer.choice(index, token_ids=view.token_ids)}
+        if view.logprobs:
+            choice["logprobs"] = chat_logprobs(answer.logprobs)
+        choices.append(choice)
     extra = {"prompt_token_ids": answers[0].prompt_ids} if view.token_ids else {}
     return _body(identity, "chat.completion", choices, _total(answers, per_prompt), extra)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from diptych import Explanation, Output, Usage
 from diptych.chunks import AnswerChunks
+from diptych_service.logprobs import PendingLogprobs, chat_logprobs, completion_logprobs
 from diptych_service.usage import counted_once, total_usage
 
 
@@ -26,6 +27,7 @@ class View(NamedTuple):
     continuous_usage: bool = False
     token_ids: bool = False
     reasoning: bool = True
+    logprobs: bool = False
 
 
 ChunkKind = Literal["chat", "completions"]
@@ -36,6 +38,9 @@ class Chunks:
 
     def __init__(self, kind: ChunkKind, identity: Identity, view: View, num_prompts: int, per_prompt: int = 1) -> None:
         num_choices = num_prompts * per_prompt
+        self._view = view
+        shape = chat_logprobs if kind == "chat" else completion_logprobs
+        self._logprobs = [PendingLogprobs(shape, holds_back=kind != "chat") for _ in range(num_choices)]
         self._chunks = AnswerChunks(kind, identity, view, num_choices)
         self._include_usage = view.include_usage
         self._per_prompt = per_prompt
@@ -68,7 +73,11 @@ class Chunks:
             self._num_open -= 1
             self._usages[choice] = output.usage
             self._explanations[choice] = output.explanation
-        return self._chunks.push(choice, output)
+        if not self._view.logprobs:
+            return self._chunks.push(choice, output)
+        shows = output.text or output.tool_calls or (output.reasoning and self._view.reasoning)
+        logprobs = self._logprobs[choice].take(output, makes_chunk=bool(shows or output.finish_reason))
+        return self._chunks.push(choice, output, logprobs=logprobs)
 
     def closing(self) -> bytes:
         """The chunk with the usage, if the client asked for it, and the terminator."""

@@ -64,7 +64,7 @@ COMPLETION_FIELDS = FieldTable(
     honoured=frozenset(CompletionRequest.__struct_fields__),
     # There is no reasoning to leave out.
     no_effect=_NO_EFFECT | {"include_reasoning"},
-    refused=_REFUSED | {"logprobs": (False,), "prompt_embeds": (), "suffix": ("",)},
+    refused=_REFUSED | {"prompt_embeds": (), "suffix": ("",)},
 )
 CHAT_FIELDS = FieldTable(
     honoured=frozenset(ChatRequest.__struct_fields__),
@@ -77,11 +77,9 @@ CHAT_FIELDS = FieldTable(
         "chat_template": (),
         "function_call": ("none", "auto"),
         "functions": ([],),
-        "logprobs": (False,),
         "mm_processor_kwargs": ({},),
         "modalities": (["text"],),
         "moderation": (),
-        "top_logprobs": (0,),
         "web_search_options": (),
     },
 )

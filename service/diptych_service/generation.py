@@ -21,6 +21,7 @@ from diptych_service.errors import ApiError, BadRequest, from_exception, model_n
 from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
 from diptych_service.keep_alive import KEEP_ALIVE_KEY
 from diptych_service.lifecycle import LIFECYCLE
+from diptych_service.logprobs import wanted_logprobs
 from diptych_service.merge import Merge
 from diptych_service.messages import template_messages
 from diptych_service.prompts import prompts_of
@@ -206,6 +207,7 @@ def view_of(body: SamplingFields) -> View:
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
+        logprobs=wanted_logprobs(body) is not None,
         reasoning=not isinstance(body, ChatRequest) or body.include_reasoning is not False,
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from diptych import SamplingParams
 from diptych_service.errors import BadRequest
+from diptych_service.logprobs import wanted_logprobs
 from diptych_service.schema import SamplingFields
 from diptych_service.tenants import ANYBODY, Caller
 
@@ -65,6 +66,7 @@ def sampling_params(
         chosen["logit_bias"] = _token_keys(request.logit_bias)
     chosen["cache_salt"] = _salt(request.cache_salt or "", caller.key_number)
     chosen["return_prompt_ids"] = bool(request.return_token_ids)
+    chosen["logprobs"] = wanted_logprobs(request)
     chosen["explain"] = explain
     return SamplingParams(**chosen)
 

@@ -61,6 +61,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     prompt: msgspec.Raw
     add_special_tokens: bool | None = None
+    # False is how clients of the other endpoint say none.
+    logprobs: int | bool | None = None
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -68,6 +70,8 @@ class ChatRequest(SamplingFields, kw_only=True):
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -230,7 +230,7 @@ def test_fields_without_effect_are_named() -> None:
         (b'{"prompt":"a","stream_options":{"x":1}}', "stream_options"),
         (b'{"prompt":[true]}', "prompt[0]"),
         (b'{"prompt":[1.5]}', "prompt[0]"),
-        (b'{"prompt":"a","logprobs":0}', "logprobs"),
+        (b'{"prompt":"a","logprobs":"0"}', "logprobs"),
         (b'{"prompt":"a","max_token":1}', "max_token"),
     ],
 )

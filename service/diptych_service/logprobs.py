@@ -1,0 +1,106 @@
+"""Log probabilities: how a client asks for them, and the shapes in which each endpoint gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from diptych import Output, TokenLogprob, TokenLogprobs
+from diptych.params import MAX_LOGPROBS
+from diptych_service.errors import BadRequest
+from diptych_service.schema import ChatRequest, CompletionRequest, SamplingFields
+
+# JSON knows no infinity.
+LEAST_LOGPROB = -9999.0
+
+
+def wanted_logprobs(body: SamplingFields) -> int | None:
+    """How many of the likeliest tokens a client wants beside each of its answer; None where it wants nothing of it."""
+    if isinstance(body, ChatRequest):
+        return _of_chat(body)
+    if not isinstance(body, CompletionRequest) or body.logprobs is None or body.logprobs is False:
+        return None
+    if body.logprobs is True or not 0 <= body.logprobs <= MAX_LOGPROBS:
+        raise _wrong("logprobs", body.logprobs)
+    return body.logprobs
+
+
+def _of_chat(body: ChatRequest) -> int | None:
+    wanted = body.top_logprobs or 0
+    if not 0 <= wanted <= MAX_LOGPROBS:
+        raise _wrong("top_logprobs", wanted)
+    if body.logprobs:
+        return wanted
+    if wanted:
+        message = f"top_logprobs={wanted} is only allowed when logprobs is true."
+        raise BadRequest(message, param="top_logprobs", code="invalid_parameter")
+    return None
+
+
+def _wrong(name: str, value: int) -> BadRequest:
+    message = f"{name}={str(value)[:40]}: expected a number from 0 to {MAX_LOGPROBS}"
+    return BadRequest(message, param=name, code="invalid_parameter")
+
+
+class PendingLogprobs:
+    """Those of one streamed choice. They wait for a chunk that is sent anyway; where the shape tells offsets, tokens
+    whose text is held back wait with it, because a stop string may cut it."""
+
+    def __init__(self, shape: Callable[[Sequence[TokenLogprobs], int], dict[str, Any]], *, holds_back: bool) -> None:
+        self._shape, self._holds_back = shape, holds_back
+        self._waiting: list[TokenLogprobs] = []
+        self._length = 0
+
+    def take(self, output: Output, *, makes_chunk: bool) -> bytes | None:
+        """The JSON of those that go out with the chunk of an output; None for none."""
+        self._waiting += output.logprobs
+        self._length += len(output.text)
+        count = len(self._waiting) if makes_chunk else 0
+        if self._holds_back and output.finish_reason is None:
+            count = sum(1 for entry in self._waiting[:count] if entry.offset < self._length)
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return msgspec.json.encode(self._shape(taken, self._length)) if taken else None
+
+
+def chat_logprobs(entries: Sequence[TokenLogprobs], _length: int = 0) -> dict[str, Any]:
+    """One entry for each token, those of reasoning and tool calls too."""
+    content = [
+        {**_shown(entry.token), "top_logprobs": [_shown(other) for other in entry.likeliest]} for entry in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(entries: Sequence[TokenLogprobs], length: int) -> dict[str, Any]:
+    """Parallel lists for a text of `length` characters: what begins behind a cut is at its end."""
+    return {
+        "text_offset": [min(entry.offset, length) for entry in entries],
+        "token_logprobs": [_finite(entry.token.logprob) for entry in entries],
+        "tokens": [token_text(entry.token) for entry in entries],
+        "top_logprobs": [_by_text(entry) for entry in entries],
+    }
+
+
+def token_text(token: TokenLogprob) -> str:
+    """A token as text; a part of a character as its bytes, so that each has a name of its own."""
+    try:
+        return token.raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.raw)
+
+
+def _shown(token: TokenLogprob) -> dict[str, Any]:
+    return {"token": token_text(token), "logprob": _finite(token.logprob), "bytes": list(token.raw)}
+
+
+def _by_text(entry: TokenLogprobs) -> dict[str, float]:
+    """The likeliest tokens and the one that came; of several with one text the likeliest."""
+    found: dict[str, float] = {}
+    for token in (*entry.likeliest, entry.token):
+        found.setdefault(token_text(token), _finite(token.logprob))
+    return found
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)
