@@ -6,7 +6,7 @@ from aiohttp import web
 
 from diptych import AsyncEngine
 from diptych.errors import EngineClosedError
-from diptych_service.config import ServiceConfig
+from diptych_service.config import ServiceConfig, check_together
 from diptych_service.errors import not_ready
 from diptych_service.generation import Generation
 from diptych_service.keep_alive import KEEP_ALIVE_KEY, KeepAlive, keep_alive_context
@@ -23,8 +23,10 @@ from diptych_service.worker_watch import worker_watch_context
 
 def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.Application:
     """An aiohttp application that serves `engine`. Run it with `handler_cancellation=True`, so that a client that
-    disconnects aborts its request also while no bytes flow."""
+    disconnects aborts its request also while no bytes flow. Raises `ConfigError` where the engine's settings and
+    `config` contradict each other."""
     config = config or ServiceConfig()
+    check_together(engine.config, config)
     # `web.Application` and a list: instrumentation of aiohttp replaces the class and inserts into the list.
     app = web.Application(
         middlewares=[

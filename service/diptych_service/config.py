@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from diptych import EngineConfig
 from diptych.errors import ConfigError
 
 
@@ -38,7 +39,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 16 * 1024 * 1024
     kv_events_keys: Annotated[
         tuple[str, ...],
-        Meta(description="keys for /v1/kv_events, which tells all prompts that are cached; none: not served"),
+        Meta(description="keys for /v1/kv_events, which tells all cached prompts; none: not served. Needs kv_events"),
     ] = ()
     log_level: Annotated[str, Meta(description="debug, info, warning or error")] = "info"
 
@@ -66,6 +67,17 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             problems.append(f"log_level is {self.log_level!r}: it must be one of {', '.join(LOG_LEVELS)}")
         if problems:
             raise ConfigError(problems)
+
+
+def check_together(engine: EngineConfig, service: ServiceConfig) -> None:
+    """Raises `ConfigError` where the settings of the engine and of the service contradict each other."""
+    if service.kv_events_keys and engine.kv_events == 0:
+        raise ConfigError(
+            [
+                "kv_events_keys are given, but kv_events is 0, so there are no events to serve:"
+                " set kv_events to the number to keep, for example 65536, or leave the keys out"
+            ]
+        )
 
 
 LOG_LEVELS = {

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import msgspec
 
 from diptych import EngineConfig, config_sources
-from diptych_service.config import SECRET_FIELDS, ServiceConfig
+from diptych_service.config import SECRET_FIELDS, ServiceConfig, check_together
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {"engine": EngineConfig, "service": ServiceConfig}
 
@@ -44,9 +44,11 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     names = {field.name for struct in SECTIONS.values() for field in msgspec.structs.fields(struct)}
     given = {name: value for name, value in flags.items() if name in names}
     loaded = config_sources.load(SECTIONS, flags=given, environ=environ, file=file, secrets=SECRET_FIELDS)
+    engine, service = cast(EngineConfig, loaded.values["engine"]), cast(ServiceConfig, loaded.values["service"])
+    check_together(engine, service)
     return Settings(
-        cast(EngineConfig, loaded.values["engine"]),
-        cast(ServiceConfig, loaded.values["service"]),
+        engine,
+        service,
         config_sources.to_toml(loaded, SECRET_FIELDS),
     )
 

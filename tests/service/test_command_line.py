@@ -37,6 +37,18 @@ def test_a_missing_model_is_a_clear_line(tmp_path: Path, capsys: pytest.CaptureF
     assert "nothing" in printed.err and not printed.out
 
 
+def test_keys_for_events_that_are_not_kept_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DIPTYCH_KV_EVENTS_KEYS", "router")
+    arguments = ["serve", "--model", "some/where", "--print-config"]
+    assert main(arguments) == 2
+    refused = capsys.readouterr()
+    assert "kv_events is 0" in refused.err and "router" not in refused.err and not refused.out
+    assert main([*arguments, "--kv-events", "64"]) == 0
+    assert "kv_events = 64" in settings_in(capsys.readouterr().out)
+
+
 def test_the_configuration_reads_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
