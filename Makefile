@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
-.PHONY: help setup serve test parity quality bench bench-kernels bench-peers bench-simulate bench-target text soak clients gpu-check clean $(STAGES)
+.PHONY: help setup serve test parity quality bench bench-instructions bench-kernels bench-peers bench-simulate bench-target text soak clients gpu-check clean $(STAGES)
 
 help:  ## List the targets
 	@echo "Usage: make TARGET [NAME=value ...]"
@@ -116,6 +116,9 @@ bench-kernels: setup  ## Measure what each fusion of the native kernels gains (A
 
 bench-simulate: setup  ## Run the examples that the scheduler must keep in the simulator, beside the peers' policies (minutes)
 	$(BIN)/diptych simulate --suite --page bench/results/simulate.md $(ARGS)
+
+bench-instructions: setup  ## Count the instructions of the core's two calls and its bytes, by valgrind (a minute)
+	$(BIN)/python bench/instructions.py --page bench/results/instructions.md $(ARGS)
 
 bench-peers: setup  ## Measure Diptych against other engines on this CPU (installs them: GBs; half an hour)
 	@$(BIN)/diptych pull smollm2-135m >/dev/null

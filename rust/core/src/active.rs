@@ -398,9 +398,9 @@ impl Active {
     pub(crate) fn reserve_memory(&mut self, block_size: u32) {
         let outputs = (self.max_tokens - self.outputs()).min(RESERVED_OUTPUTS);
         let blocks = (self.known() + outputs).div_ceil(block_size) as usize;
-        self.tokens.reserve(outputs as usize);
-        self.blocks.reserve(blocks);
-        self.path.reserve(blocks.saturating_sub(self.path.len()));
+        self.tokens.reserve_exact(outputs as usize);
+        self.blocks.reserve_exact(blocks);
+        self.path.reserve_exact(blocks.saturating_sub(self.path.len()));
     }
 
     /// Place among the running requests.
