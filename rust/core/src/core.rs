@@ -67,6 +67,15 @@ pub(crate) struct Scratch {
     pub(crate) side: Vec<(u64, u64, u32)>,
 }
 
+/// Steps of prompt tokens that a tenant may be served more than another and still go before it.
+const LEAD_STEPS: u32 = 4;
+
+/// The lead, in weighted tokens: never more than the pool holds.
+fn lead(config: &CoreConfig) -> u32 {
+    let steps = config.max_batched_tokens.saturating_mul(LEAD_STEPS);
+    steps.min(config.num_blocks.saturating_mul(config.block_size))
+}
+
 impl Core {
     /// Builds a core in epoch `epoch`.
     ///
@@ -83,7 +92,7 @@ impl Core {
             side_users: 0,
             arrivals: 0,
             requests: Slab::default(),
-            waiting: Waiting::new(config.tenant_weights.clone()),
+            waiting: Waiting::new(config.tenant_weights.clone(), lead(&config)),
             deadlines: Deadlines::default(),
             prompt_rate: PromptRate::default(),
             running: RunningQueue::default(),

@@ -49,6 +49,8 @@ pub enum WaitReason {
     FencedBlock,
     /// The target for the gap between tokens of a decoding request left the step no time.
     StepTime,
+    /// The tenant, which has more than its share of the running requests, had its part of the step.
+    TenantShare,
 }
 
 impl WaitReason {
@@ -73,6 +75,7 @@ impl WaitReason {
         Self::SideData,
         Self::FencedBlock,
         Self::StepTime,
+        Self::TenantShare,
     ];
 
     /// Its name in traces, usage and logs.
@@ -98,6 +101,7 @@ impl WaitReason {
             Self::SideData => "side_data",
             Self::FencedBlock => "fenced_block",
             Self::StepTime => "step_time",
+            Self::TenantShare => "tenant_share",
         }
     }
 }
@@ -186,6 +190,8 @@ pub enum ChunkLimit {
     SideData,
     /// The time that the target for the gap between tokens of a decoding request left for prompts.
     StepTime,
+    /// What was left of the part of a step that a tenant with more than its share of it has.
+    TenantShare,
 }
 
 impl ChunkLimit {
@@ -198,17 +204,19 @@ impl ChunkLimit {
             Self::TextAck => WaitReason::TextAck,
             Self::SideData => WaitReason::SideData,
             Self::StepTime => WaitReason::StepTime,
+            Self::TenantShare => WaitReason::TenantShare,
         }
     }
 
     /// Every limit, in order of its number.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Prompt,
         Self::StepTokens,
         Self::PrefillTokens,
         Self::TextAck,
         Self::SideData,
         Self::StepTime,
+        Self::TenantShare,
     ];
 
     /// Its name in traces, usage and logs.
@@ -221,6 +229,7 @@ impl ChunkLimit {
             Self::TextAck => "text_ack",
             Self::SideData => "side_data",
             Self::StepTime => "step_time",
+            Self::TenantShare => "tenant_share",
         }
     }
 }

@@ -286,9 +286,12 @@ impl Core {
     /// Places as much of a prompt as the budget has room for. Where it may not be sampled yet, its
     /// last token stays behind.
     pub(crate) fn place_chunk(&mut self, slot: u32, budget: &mut Budget) {
+        let part = self.part();
         let (handle, request) = self.requests.get_mut(slot);
         let remaining = request.remaining();
-        let room = budget.tokens.min(budget.prefill);
+        let step_room = budget.tokens.min(budget.prefill);
+        let own = self.waiting.ledger.part_left(request.ticket.account, part);
+        let room = own.unwrap_or(step_room).min(step_room);
         let mut count = remaining.min(room);
         let mut in_time = true;
         if let Some(time) = &budget.time {
@@ -302,7 +305,9 @@ impl Core {
         let limit = if !in_time {
             ChunkLimit::StepTime
         } else if count < remaining {
-            if budget.prefill < budget.tokens {
+            if room < step_room {
+                ChunkLimit::TenantShare
+            } else if budget.prefill < budget.tokens {
                 ChunkLimit::PrefillTokens
             } else {
                 ChunkLimit::StepTokens
@@ -323,6 +328,7 @@ impl Core {
         request.account.chunk((self.draft.step, now), chunk, limit);
         budget.tokens -= count;
         budget.prefill -= count;
+        self.waiting.ledger.take(request.ticket.account, count);
         if let Some(time) = &mut budget.time {
             time.spend(request.computed, count, count == remaining);
             if count == remaining {

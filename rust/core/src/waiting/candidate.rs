@@ -9,7 +9,7 @@ use crate::config::PrefillOrder;
 use crate::reason::WaitReason;
 use crate::schedule::Budget;
 use crate::waiting::order::MOST_BYPASSES;
-use crate::waiting::{Berth, PROMPT_WEIGHT};
+use crate::waiting::{Berth, PROMPT_WEIGHT, Part};
 
 /// Requests of a lane among which the order of prefills chooses.
 const WINDOW: usize = 64;
@@ -20,10 +20,13 @@ const MOST_TRIES: usize = 4;
 /// Requests of more urgent classes after which a class that waits has one turn.
 const PATIENCE: u32 = 64;
 
+/// Tenants that have had their part of a step and are stepped over in one plan.
+const MOST_BOUNDED: usize = 24;
+
 /// A handful of numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Few {
-    numbers: [u32; 2 * MOST_TRIES],
+    numbers: [u32; MOST_BOUNDED + 2 * MOST_TRIES],
     len: usize,
 }
 
@@ -140,19 +143,47 @@ impl Core {
     fn next_in_class(&mut self, class: u32, attempt: &mut Attempt) -> Option<u32> {
         loop {
             let aside = attempt.aside.as_slice();
-            let Some(account) = self.waiting.ledger.least_charged(class, aside) else {
+            let Some(account) = self.waiting.ledger.next(class, aside) else {
                 if !std::mem::take(&mut attempt.offered) {
                     return None;
                 }
                 attempt.aside = Few::default();
                 continue;
             };
+            if self.had_its_part(account) {
+                attempt.limit = WaitReason::TenantShare;
+                if attempt.aside.len >= MOST_BOUNDED {
+                    return None;
+                }
+                attempt.aside.push(account);
+                continue;
+            }
             let tried = attempt.tried.as_slice();
             if let Some(slot) = self.best_in_lane(account, tried, attempt.now) {
                 return Some(slot);
             }
             attempt.aside.push(account);
         }
+    }
+
+    /// Whether a tenant leaves the rest of the step, or of the rows, to others. A step is never empty
+    /// for that.
+    fn had_its_part(&mut self, account: u32) -> bool {
+        let (part, free) = (self.part(), self.rows.num_free());
+        !self.plan.rows.is_empty() && self.waiting.ledger.had_its_part(account, part, free)
+    }
+
+    /// What a tenant with more than its share has of the step that is planned.
+    pub(crate) fn part(&self) -> Part {
+        let config = &self.config;
+        let prefill = config.max_prefill_tokens.unwrap_or(u32::MAX);
+        let whole = config.max_batched_tokens.min(prefill);
+        Part::new(
+            self.step + 1,
+            whole,
+            config.prefill_tile,
+            config.max_running,
+        )
     }
 
     /// The request of a lane that goes first; what `tried` names is left out.
@@ -243,6 +274,8 @@ impl Core {
             request.ticket.served = request.computed;
             let uncached = request.prompt.saturating_sub(request.computed);
             let ledger = &mut self.waiting.ledger;
+            request.ticket.start = ledger.counter(account);
+            ledger.note_turn(account, uncached);
             request.ticket.advance = ledger.charge(account, uncached * PROMPT_WEIGHT);
         }
         self.waiting.ledger.pass_over(account);

@@ -2,9 +2,10 @@
 //!
 //! Virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024):
 //! an account is charged what its requests really cost, divided by its weight, and of the tenants
-//! who wait the one that was charged least is next. Who starts to wait is lifted to the least
-//! counter of those who wait already, so that time spent idle earns nothing. Between two tenants
-//! who wait all the time, service thus differs by no more than one request or one pool of KV.
+//! who wait one that was charged least, or little more (see `turn`), is next. Who starts to wait is
+//! lifted to the least counter of those who wait already, so that time spent idle earns nothing.
+//! Between two tenants who wait all the time, service thus differs by no more than a lead and one
+//! request or one pool of KV. What one of them may take of a single step, `share` says.
 //!
 //! ```text
 //!   seated: requests wait ──(the last is admitted)──▶ open: requests run ──(the last ends)──▶ idle
@@ -14,11 +15,15 @@
 //! ```
 
 mod check;
+mod share;
+mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use crate::pool::NONE;
+pub(crate) use crate::waiting::ledger::share::Part;
+use crate::waiting::ledger::share::Taken;
 
 /// Units of a counter per weighted token of a tenant whose weight is 1.
 const UNIT: u64 = 1 << 14;
@@ -49,6 +54,8 @@ pub(crate) struct Account {
     pub(crate) tokens: u64,
     /// Place in the heap of its class.
     seat: u32,
+    /// What it had of the step that is planned.
+    taken: Taken,
 }
 
 impl Account {
@@ -75,6 +82,10 @@ pub(crate) struct Class {
     pub(crate) tokens: u64,
     /// Sum of the seated accounts' weights, in thousandths.
     pub(crate) weight: u64,
+    /// Sum of the weights of accounts with open requests, in thousandths.
+    open_weight: u64,
+    /// Prompt tokens admitted since the least charged account was next.
+    overtaken: u64,
     /// Requests of more urgent classes admitted since this class, which waited, had its turn.
     pub(crate) passed: u32,
     /// Accounts without open requests that were charged more than those who wait.
@@ -98,11 +109,16 @@ pub(crate) struct Ledger {
     accounts: Vec<Account>,
     vacant: Vec<u32>,
     names: BTreeMap<(u8, u64), u32>,
+    /// Weighted tokens of a tenant of common weight.
+    lead: u64,
 }
 
 impl Ledger {
-    pub(crate) fn new(weights: BTreeMap<u64, u32>) -> Self {
+    /// `lead`: weighted tokens that a tenant may have been charged above the least charged and still be
+    /// its equal.
+    pub(crate) fn new(weights: BTreeMap<u64, u32>, lead: u32) -> Self {
         Self {
+            lead: u64::from(lead),
             weights,
             classes: Vec::new(),
             by_priority: Vec::new(),
@@ -151,6 +167,7 @@ impl Ledger {
         let class = &mut self.classes[entry.class as usize];
         if entry.open == 0 {
             class.idle.remove(&(entry.counter, account));
+            class.open_weight += entry.weight;
         }
         entry.open += 1;
         class.open += 1;
@@ -177,6 +194,7 @@ impl Ledger {
             lane: BTreeMap::new(),
             tokens: 0,
             seat: NONE,
+            taken: Taken::default(),
         };
         self.classes[class as usize].accounts += 1;
         let account = if let Some(account) = self.vacant.pop() {
@@ -217,6 +235,7 @@ impl Ledger {
         let index = entry.class;
         if entry.open == 0 {
             class.idle.insert((entry.counter, account));
+            class.open_weight -= entry.weight;
             self.forget_paid(index);
         }
     }
@@ -236,9 +255,11 @@ impl Ledger {
         if class.open == 0 {
             class.floor = 0;
             class.passed = 0;
+            class.overtaken = 0;
         } else if class.accounts == 1 {
             // Nobody is left to be compared with.
             class.floor = 0;
+            class.overtaken = 0;
             let range = (class.priority, 0)..=(class.priority, u64::MAX);
             if let Some((_, &alone)) = self.names.range(range).next() {
                 self.accounts[alone as usize].counter = 0;
@@ -357,7 +378,7 @@ impl Ledger {
     ///
     /// The accounts in `aside` were each the least charged once: they and what hangs below them
     /// are all that is looked at.
-    pub(crate) fn least_charged(&self, class: u32, aside: &[u32]) -> Option<u32> {
+    fn least_charged(&self, class: u32, aside: &[u32]) -> Option<u32> {
         let heap = &self.classes[class as usize].heap;
         let mut best: Option<usize> = None;
         let mut consider = |seat: usize| {
@@ -473,7 +494,13 @@ impl Ledger {
             if class.accounts == 0 {
                 continue;
             }
-            (class.priority, class.passed, class.accounts).hash(state);
+            (
+                class.priority,
+                class.passed,
+                class.accounts,
+                class.overtaken,
+            )
+                .hash(state);
             let range = (class.priority, 0)..=(class.priority, u64::MAX);
             for (_, &account) in self.names.range(range) {
                 let entry = self.account(account);

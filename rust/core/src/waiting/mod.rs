@@ -1,7 +1,7 @@
 //! Requests that wait: which is next, which is too late, and which is not let in at all.
 //!
 //! ```text
-//!   class (lower number first) ─▶ tenant (least charged first) ─▶ order within the tenant
+//!   class (lower number first) ─▶ tenant (see `ledger`) ─▶ order within the tenant
 //! ```
 //!
 //! What cannot be admitted now is in no lane and costs a step nothing: requests that are parked
@@ -25,6 +25,7 @@ pub(crate) use crate::waiting::candidate::Attempt;
 pub(crate) use crate::waiting::check::queue as check;
 pub(crate) use crate::waiting::deadlines::Deadlines;
 use crate::waiting::ledger::Ledger;
+pub(crate) use crate::waiting::ledger::Part;
 pub(crate) use crate::waiting::overload::PromptRate;
 pub(crate) use crate::waiting::ticket::Ticket;
 
@@ -58,10 +59,10 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// `weights` in thousandths by tenant.
-    pub(crate) fn new(weights: BTreeMap<u64, u32>) -> Self {
+    /// `weights` in thousandths by tenant, `lead` as [`Ledger::new`] has it.
+    pub(crate) fn new(weights: BTreeMap<u64, u32>, lead: u32) -> Self {
         Self {
-            ledger: Ledger::new(weights),
+            ledger: Ledger::new(weights, lead),
             on_trial: BTreeMap::new(),
             parked: BTreeMap::new(),
             len: 0,

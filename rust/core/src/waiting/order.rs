@@ -20,7 +20,10 @@ pub(crate) const MOST_BYPASSES: u32 = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Precedence {
     priority: u8,
-    charged: u64,
+    /// Units above the least charged, where that is more than a lead (see `ledger`).
+    ahead: u64,
+    /// Uncached prompt tokens of the tenant that wait: of equals, who asks for least goes first.
+    backlog: u64,
     /// What must run goes in order of arrival, before all of its tenant that need not: a tenant whose
     /// requests are all old is not served before others for that.
     may_wait: bool,
@@ -68,9 +71,12 @@ impl Core {
         } else {
             request.measure(self.config.prefill_order, self.config.block_size)
         };
+        let ledger = &self.waiting.ledger;
+        let counter = ledger.counter(request.ticket.account);
         Precedence {
             priority: request.ticket.priority,
-            charged: self.waiting.ledger.counter(request.ticket.account),
+            ahead: ledger.ahead(request.ticket.account, counter.min(request.ticket.start)),
+            backlog: ledger.account(request.ticket.account).tokens,
             may_wait: !goes_first,
             measure,
             arrival: request.arrival,
@@ -103,11 +109,10 @@ impl Core {
     }
 
     fn admit_before(&mut self, running: u32, budget: &mut Budget, attempt: &mut Attempt) {
-        let limit = self.precedence(running, attempt.now);
         while budget.has_prefill()
             && budget.has_time()
             && let Some(slot) = self.next_candidate(attempt)
-            && self.precedence(slot, attempt.now) < limit
+            && self.precedence(slot, attempt.now) < self.precedence(running, attempt.now)
         {
             self.offer(slot, budget, attempt);
         }

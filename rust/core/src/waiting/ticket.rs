@@ -24,6 +24,8 @@ pub(crate) struct Ticket {
     pub(crate) backlog: u32,
     /// Weighted tokens of its prompt that its account was charged in advance.
     pub(crate) advance: u32,
+    /// What its account had been charged when it was admitted, before its own prompt.
+    pub(crate) start: u64,
     /// Positions that were cached or computed, at most, in any residency.
     pub(crate) served: u32,
     /// State of the prefix index when it was last asked.
@@ -46,6 +48,7 @@ impl Ticket {
             bypassed: 0,
             backlog: request.prompt.len() as u32,
             advance: 0,
+            start: u64::MAX,
             served: 0,
             looked_up: NEVER,
             submitted: now,

@@ -31,11 +31,20 @@ struct Fair {
 
 impl Fair {
     fn new(order: PrefillOrder, weights: &[(u64, u32)], seed: u32) -> Self {
+        Self::with(
+            CoreConfig {
+                prefill_order: order,
+                tenant_weights: weights.iter().copied().collect(),
+                ..pool_of(BLOCKS)
+            },
+            seed,
+        )
+    }
+
+    fn with(config: CoreConfig, seed: u32) -> Self {
         let config = CoreConfig {
             prefix_cache: false,
-            prefill_order: order,
-            tenant_weights: weights.iter().copied().collect(),
-            ..pool_of(BLOCKS)
+            ..config
         };
         Self {
             core: Core::new(config, 1).expect("usable"),
@@ -54,9 +63,13 @@ impl Fair {
     }
 
     fn submit(&mut self, tenant: u64, longest: usize) {
-        let submission = self.submitted.len() as u64;
         let length = 1 + self.below(longest);
         let outputs = 1 + self.below(12) as u32;
+        self.ask(tenant, length, outputs);
+    }
+
+    fn ask(&mut self, tenant: u64, length: usize, outputs: u32) {
+        let submission = self.submitted.len() as u64;
         let asked = Request {
             submission,
             tenant,
@@ -78,10 +91,12 @@ impl Fair {
         self.run_step();
     }
 
-    fn run_step(&mut self) {
+    /// Returns the prompt tokens of the step.
+    fn run_step(&mut self) -> usize {
         let Some(plan) = self.core.plan(self.now) else {
-            return;
+            return 0;
         };
+        let prefilled = plan.token_ids.len() - plan.num_decode_rows as usize;
         let rows = vec![(RowStatus::Ok, 7); plan.sampling.len()];
         let result = StepResult {
             epoch: 1,
@@ -99,6 +114,7 @@ impl Fair {
         for event in events {
             self.count(event);
         }
+        prefilled
     }
 
     fn count(&mut self, event: Event) {
@@ -287,4 +303,88 @@ fn what_was_not_computed_is_given_back() {
     }
     let gap = (fair.served(1) - left) - (fair.served(2) - right);
     assert!(gap.abs() <= BOUND, "{gap}");
+}
+
+/// A flood of long prompts of tenant 1, of which `waiting` are left beside those that run.
+fn flood(config: CoreConfig, waiting: u32) -> Fair {
+    let mut fair = Fair::with(config, 7);
+    for _ in 0..waiting + 8 {
+        fair.ask(1, 30, 4);
+    }
+    for _ in 0..12 {
+        fair.run_step();
+    }
+    fair
+}
+
+/// Max-min: a prompt of many steps takes no turns with the flood's, it has the steps for itself but
+/// for the tenth that is for those who are admitted.
+#[test]
+fn who_asks_for_little_is_served_before_a_flood() {
+    let config = CoreConfig {
+        max_batched_tokens: 16,
+        ..pool_of(100)
+    };
+    let mut fair = flood(config, 40);
+    fair.ask(2, 60, 1);
+    let mut steps = 0;
+    while fair.served(2) == 0.0 {
+        fair.run_step();
+        steps += 1;
+    }
+    assert!(steps <= 6, "{steps} steps for 60 tokens");
+    assert!(fair.waiting[&1] > 20, "the flood has ended");
+}
+
+/// Forty tenants who always ask for a little each: the flood does not wait until all of them have their
+/// lead, it is next after four leads of four steps.
+#[test]
+fn many_small_tenants_do_not_starve_a_flood() {
+    let config = CoreConfig {
+        max_batched_tokens: 16,
+        ..pool_of(100)
+    };
+    let mut fair = flood(config, 200);
+    let before = fair.waiting[&1];
+    let mut steps = 0;
+    while fair.waiting[&1] == before {
+        for tenant in 2..42 {
+            if fair.waiting.get(&tenant).copied().unwrap_or(0) == 0 {
+                fair.ask(tenant, 16, 1);
+            }
+        }
+        fair.run_step();
+        steps += 1;
+        assert!(steps <= 120, "the flood waits for every lead");
+    }
+}
+
+/// While others have requests open, a flood takes an eighth of a step and leaves rows free; without
+/// them, everything.
+#[test]
+fn a_flood_leaves_room_for_who_comes_next() {
+    let config = CoreConfig {
+        max_batched_tokens: 512,
+        max_running: 32,
+        prefill_tile: 4,
+        ..pool_of(400)
+    };
+    let ask = |fair: &mut Fair| (0..100).for_each(|_| fair.ask(1, 30, 30));
+    let mut alone = Fair::with(config.clone(), 7);
+    ask(&mut alone);
+    assert!(alone.run_step() > 400, "less than a step");
+    alone.run_step();
+    assert_eq!(alone.core.stats().running, 32, "the flood has all rows");
+    let mut fair = Fair::with(config, 7);
+    fair.ask(2, 4, 40);
+    fair.run_step();
+    ask(&mut fair);
+    let mut most = 0;
+    for step in 0..30 {
+        let prefilled = fair.run_step();
+        // The flood has as many requests as the other at first.
+        assert!(step == 0 || prefilled <= 64, "step {step}: {prefilled}");
+        most = most.max(fair.core.stats().running);
+    }
+    assert_eq!(most, 30);
 }

@@ -53,7 +53,7 @@ impl Ledger {
             .map(|(_, &account)| account)
             .collect();
         let mut sums = Count::default();
-        let mut weight = 0;
+        let (mut weight, mut open_weight) = (0, 0);
         for &account in &members {
             let entry = self.account(account);
             let none = Count::default();
@@ -71,6 +71,7 @@ impl Ledger {
                 format!("class {priority}: seat {} of {entry:?}", entry.seat)
             })?;
             weight += if entry.seat == NONE { 0 } else { entry.weight };
+            open_weight += if count.open == 0 { 0 } else { entry.weight };
             sums.open += count.open;
             sums.waiting += count.waiting;
             sums.tokens += count.tokens;
@@ -80,7 +81,8 @@ impl Ledger {
                 && class.open == sums.open
                 && class.requests == sums.waiting
                 && class.tokens == sums.tokens
-                && class.weight == weight,
+                && class.weight == weight
+                && class.open_weight == open_weight,
             || format!("{class:?} is not what its accounts say"),
         )?;
         self.check_heap(index)
