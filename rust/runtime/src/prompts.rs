@@ -213,12 +213,10 @@ fn answers(
             None => Vec::new(),
         },
     };
-    let answer = |_| {
-        let stream = TextStream::new(Arc::clone(&table), options.clone(), prompt)?;
-        Ok(Answer::new(stream, parser.cloned()))
-    };
-    let answers: Result<_, TextError> = (0..params.n).map(answer).collect();
-    answers.map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))
+    let stream = TextStream::new(table, options, prompt)
+        .map_err(|error| Problem::new(FailureKind::InvalidParameter, error.to_string()))?;
+    let answers = (0..params.n).map(|_| Answer::new(stream.clone(), parser.cloned()));
+    Ok(answers.collect())
 }
 
 /// A prompt as ids, and what follows from it for the answer.

@@ -1,6 +1,7 @@
 //! Stop strings: one automaton per request, and exactly as much held back as may still become a match.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
@@ -42,19 +43,27 @@ struct Holding {
 /// starts first. So the outcome depends on the text alone, never on how it was cut into tokens or on the order of the
 /// list. A stop string that contains another one completing earlier can win only where that one did not count; what is
 /// held back is exactly what may become part of the winning match.
-#[derive(Debug)]
+///
+/// A clone shares what was made of the stop strings: for all outputs of one prompt that is made once.
+#[derive(Debug, Clone)]
 pub(crate) struct StopMatcher {
+    patterns: Arc<Patterns>,
+    include_stop: bool,
+    /// Tokens in which completions do not count.
+    unarmed: u32,
+    state: StateID,
+    held: Prefix,
+}
+
+/// The stop strings, ready to be searched for.
+#[derive(Debug)]
+struct Patterns {
     automaton: NFA,
     stops: Vec<String>,
     /// Index into `stops` of each of the automaton's patterns.
     pattern_stops: Vec<usize>,
     holdings: HashMap<StateID, Holding>,
-    include_stop: bool,
-    /// Tokens in which completions do not count.
-    unarmed: u32,
     start: StateID,
-    state: StateID,
-    held: Prefix,
 }
 
 impl StopMatcher {
@@ -72,14 +81,17 @@ impl StopMatcher {
         let automaton = build(pattern_stops.iter().map(|&stop| &stops[stop]));
         let start = start_state(&automaton);
         let holdings = holdings(&automaton, &stops, &pattern_stops);
-        Ok(Some(Self {
+        let patterns = Patterns {
             automaton,
             stops,
             pattern_stops,
             holdings,
+            start,
+        };
+        Ok(Some(Self {
+            patterns: Arc::new(patterns),
             include_stop,
             unarmed: min_tokens,
-            start,
             state: start,
             held: Prefix::default(),
         }))
@@ -89,16 +101,17 @@ impl StopMatcher {
     pub(crate) fn push(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
         let armed = self.unarmed == 0;
         self.pass_token();
+        let automaton = &self.patterns.automaton;
         for (index, &byte) in text.as_bytes().iter().enumerate() {
-            self.state = self.automaton.next_state(Anchored::No, self.state, byte);
-            if armed && self.automaton.is_match(self.state) {
+            self.state = automaton.next_state(Anchored::No, self.state, byte);
+            if armed && automaton.is_match(self.state) {
                 return Some(self.end_at(text, index + 1, out));
             }
         }
-        let next = if self.state == self.start {
+        let next = if self.state == self.patterns.start {
             Prefix::default()
         } else {
-            let holding = self.holdings[&self.state];
+            let holding = self.patterns.holdings[&self.state];
             if self.unarmed == 0 {
                 holding.armed
             } else {
@@ -123,7 +136,7 @@ impl StopMatcher {
 
     /// The text that is held back.
     pub(crate) fn held(&self) -> &str {
-        &self.stops[self.held.stop][..self.held.length]
+        &self.patterns.stops[self.held.stop][..self.held.length]
     }
 
     fn end_at(&mut self, text: &str, end: usize, out: &mut String) -> StopMatch {
@@ -132,7 +145,7 @@ impl StopMatcher {
         let cut = if self.include_stop {
             end
         } else {
-            end - self.stops[stop_index].len()
+            end - self.patterns.stops[stop_index].len()
         };
         self.send(text, cut, out);
         self.held = Prefix::default();
@@ -140,11 +153,13 @@ impl StopMatcher {
     }
 
     fn longest_match(&self) -> usize {
-        (0..self.automaton.match_len(self.state))
+        let patterns = &self.patterns;
+        let automaton = &patterns.automaton;
+        (0..automaton.match_len(self.state))
             .map(|index| {
-                self.pattern_stops[self.automaton.match_pattern(self.state, index).as_usize()]
+                patterns.pattern_stops[automaton.match_pattern(self.state, index).as_usize()]
             })
-            .max_by_key(|&stop| self.stops[stop].len())
+            .max_by_key(|&stop| patterns.stops[stop].len())
             .expect("a match state has a match")
     }
 
@@ -247,4 +262,26 @@ fn holdings(automaton: &NFA, stops: &[String], patterns: &[usize]) -> HashMap<St
         );
     }
     holdings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_share_the_automaton_and_nothing_of_the_text() {
+        let stops = vec!["end".to_owned(), "x".repeat(60_000)];
+        let mut first = StopMatcher::new(stops, false, 0).unwrap().unwrap();
+        let mut second = first.clone();
+        assert!(Arc::ptr_eq(&first.patterns, &second.patterns));
+        let (mut one, mut two) = (String::new(), String::new());
+        assert_eq!(first.push("the e", &mut one), None);
+        assert_eq!(second.push("nd", &mut two), None);
+        assert_eq!(
+            first.push("nd", &mut one),
+            Some(StopMatch { stop_index: 0 })
+        );
+        second.flush(&mut two);
+        assert_eq!((one.as_str(), two.as_str()), ("the ", "nd"));
+    }
 }

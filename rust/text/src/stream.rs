@@ -51,7 +51,9 @@ impl Default for StreamOptions {
 /// **Stop strings** are looked for in the text of the answer alone, as it is sent, U+FFFD included; see
 /// [`StopMatch`]. Special tokens that are skipped and hidden tokens (end of sequence, stop ids) give no bytes: what stands
 /// before and after them is neighbouring text.
-#[derive(Debug)]
+///
+/// Several outputs of one prompt are clones of one stream: what was made of prompt and stop strings is made once.
+#[derive(Debug, Clone)]
 pub struct TextStream {
     table: Arc<TokenTable>,
     place: Place,
@@ -63,7 +65,7 @@ pub struct TextStream {
 }
 
 /// What decides which form of a token the text takes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Place {
     skip_special_tokens: bool,
     kept_special_ids: Vec<u32>,
