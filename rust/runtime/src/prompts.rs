@@ -13,7 +13,7 @@ use diptych_text::{AnswerParser, Rendered, StreamOptions, TextError, TextStream,
 use crate::frame::FailureKind;
 use crate::messages::{Problem, PromptTimes, Submission};
 use crate::now_ns;
-use crate::options::Prompt;
+use crate::options::{Limits, Prompt};
 use crate::params::Params;
 use crate::shared::{Open, Shared, lock};
 use crate::text::Answer;
@@ -155,6 +155,9 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
     let remaining = limits.max_model_len.saturating_sub(prompt_tokens);
     let max_tokens = params.max_tokens.unwrap_or(remaining.max(1));
+    if remaining > 0 && params.min_tokens > max_tokens {
+        return Err(too_few_left(params.min_tokens, prompt_tokens, limits));
+    }
     let answers = answers(shared, params, &prompt, prepared.parser.as_ref())?;
     let mut stop_ids = params.stop_token_ids.clone();
     if !params.ignore_eos {
@@ -299,6 +302,19 @@ fn render(shared: &Shared, json: &str) -> Result<Rendered, Problem> {
             }
             _ => Problem::new(FailureKind::Template, error.to_string()),
         })
+}
+
+/// Without `max_tokens` an output may take what the prompt leaves of the context, and that is less than was asked for.
+fn too_few_left(min_tokens: u32, prompt_tokens: u32, limits: &Limits) -> Problem {
+    let max_model_len = limits.max_model_len;
+    let message = format!(
+        "min_tokens is {min_tokens}: {prompt_tokens} prompt tokens leave {} of the context of {max_model_len} tokens",
+        max_model_len.saturating_sub(prompt_tokens)
+    );
+    Problem::new(FailureKind::InvalidParameter, message)
+        .with("min_tokens", min_tokens)
+        .with("prompt_tokens", prompt_tokens)
+        .with("max_model_len", max_model_len)
 }
 
 fn check_length(shared: &Shared, bytes: usize) -> Result<(), Problem> {

@@ -213,6 +213,26 @@ fn prompts_that_cannot_run_fail_alone_with_the_arithmetic() {
 }
 
 #[test]
+fn at_least_more_tokens_than_the_context_leaves_are_refused() {
+    let mut rig = rig();
+    let asked = |least: u32| json!({"max_tokens": null, "min_tokens": least});
+    let answer = rig.one(Prompt::Tokens(vec![5; 6]), asked(251));
+    let failure = answer.failed();
+    assert_eq!(failure.kind, FailureKind::InvalidParameter);
+    assert!(
+        failure.message.starts_with("min_tokens is 251"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(
+        rig.one(Prompt::Tokens(vec![5; 6]), asked(250)).ids.len(),
+        250
+    );
+    let answer = rig.one(Prompt::Tokens(vec![5; 256]), asked(1));
+    assert_eq!(answer.failed().kind, FailureKind::ContextLength);
+}
+
+#[test]
 fn a_huge_prompt_is_refused_before_it_is_tokenised() {
     let mut rig = rig();
     let huge = "x".repeat(25_000_000);
