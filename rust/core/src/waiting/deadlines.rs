@@ -59,19 +59,21 @@ impl Core {
     /// same first; the caller does it when no step is planned, at [`Core::next_deadline`].
     pub fn expire(&mut self, now: u64) {
         self.cache.now = now;
+        let mut counted = None;
         while let Some(slot) = self.deadlines.pop_due(now) {
             let request = &self.requests[slot];
+            // The choices of a request stand behind one another, and are one request.
+            let is_counted = counted == Some(request.submission());
+            counted = Some(request.submission());
             let passed = |moment: Option<u64>| moment.is_some_and(|moment| moment <= now);
             let reason = if passed(request.ticket.deadline) {
                 FinishReason::Timeout
             } else {
                 FinishReason::FirstTokenTimeout
             };
-            if request.state == crate::active::State::Running {
-                self.counters.expired_running += 1;
-            } else {
-                self.counters.expired_waiting += 1;
-            }
+            let is_running = request.state == crate::active::State::Running;
+            self.counters.expired_running += u64::from(is_running && !is_counted);
+            self.counters.expired_waiting += u64::from(!is_running && !is_counted);
             self.finish(slot, reason);
         }
     }

@@ -63,6 +63,25 @@ fn a_prompt_stops_in_the_middle_when_its_time_is_over() {
     assert_eq!(engine.stats().expired_running, 1);
 }
 
+/// Case D5 with a deadline: choices are not requests.
+#[test]
+fn a_request_that_is_too_late_counts_once_whatever_its_choices() {
+    let mut engine = Engine::new(&small());
+    let timed = |seed, deadline: u64| Request {
+        choices: 3,
+        deadline: Some(deadline * MICROSECOND),
+        ..request(&prompt(seed, 6), 20)
+    };
+    engine.submit(timed(1, 5));
+    engine.submit(timed(2, 5));
+    for _ in 0..6 {
+        engine.step();
+    }
+    let stats = engine.stats();
+    assert_eq!(stats.expired_running + stats.expired_waiting, 2);
+    assert_eq!(stats.used_blocks, 0);
+}
+
 #[test]
 fn a_decoding_request_ends_at_its_deadline_with_what_it_has() {
     for overlap_depth in 0..3 {
