@@ -251,7 +251,7 @@ fn beams(request: &Request, vocabulary: u32) -> Result<(), Error> {
         ..Sampling::default()
     };
     let what = if request.has_stop_strings {
-        "stop strings and tools"
+        "stop strings, and ends after a number of tool calls (parallel_tool_calls false)"
     } else if request.min_tokens > 0 {
         "min_tokens"
     } else if request.sampling != seeded {

@@ -100,9 +100,12 @@ fn overload(problem: Problem, error: &Error) -> Problem {
     }
 }
 
-/// The core's words, with times as people read them.
+/// The core's words, with times as people read them, and with the field at fault in front.
 fn message(error: &Error) -> String {
     match *error {
+        Error::BeamSampling { .. } => format!("use_beam_search: {error}"),
+        Error::BeamWidth { width, .. } => format!("n is {width}: {error}"),
+        Error::SideData { .. } => format!("logit_bias: {error}"),
         Error::FirstTokenTooLate {
             predicted_ns,
             limit_ns,
