@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from diptych_service.body import MAX_VALUES, num_values
 from diptych_service.errors import BadRequest
 
 TEMPLATE_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content"})
 # What clients hand back from earlier answers, and templates do not show.
 NO_EFFECT_IN_MESSAGES = frozenset({"annotations", "refusal"})
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+# A tuple, since what a client sends as a type need not be hashable.
+_TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
     """Messages with plain text as content, and the names of fields without effect."""
     if not messages:
         raise BadRequest("messages is empty: send at least one message.", param="messages", code="invalid_prompt")
+    if sum(num_values(arguments.encode()) for arguments in _written_arguments(messages)) > MAX_VALUES:
+        message = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values in them."
+        raise BadRequest(message, param="messages", code="invalid_json")
     ignored: set[str] = set()
     result = [_message(f"messages[{index}]", message, ignored) for index, message in enumerate(messages)]
     return result, sorted(ignored)
@@ -62,6 +67,17 @@ def _tool_call(path: str, call: Any) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
 
 
+def _written_arguments(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What `_arguments` will decode."""
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            arguments = function.get("arguments") if isinstance(function, dict) else None
+            if isinstance(arguments, str):
+                yield arguments
+
+
 def _arguments(arguments: Any) -> Any:
     """What a model once wrote as arguments need not be JSON: then the template gets it as it is."""
     if not arguments:
@@ -81,19 +97,28 @@ def _text(path: str, content: Any) -> str:
         return content
     if not isinstance(content, list):
         raise BadRequest(f"{path} must be a string or a list of parts.", param=path, code="invalid_type")
-    return "\n".join(_part(f"{path}[{index}]", part) for index, part in enumerate(content))
+    texts = []
+    for index, part in enumerate(content):
+        text = part if isinstance(part, str) else _part(part)
+        if text is None:
+            raise _bad_part(f"{path}[{index}]", part)
+        texts.append(text)
+    return "\n".join(texts)
 
 
-def _part(path: str, part: Any) -> str:
-    if isinstance(part, str):
-        return part
+def _part(part: Any) -> str | None:
+    """The text of a part; None if it is none."""
+    if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
+        return None
+    text = part.get("text")
+    return text if isinstance(text, str) else None
+
+
+def _bad_part(path: str, part: Any) -> BadRequest:
     if not isinstance(part, dict):
-        raise BadRequest(f"{path} must be an object.", param=path, code="invalid_type")
+        return BadRequest(f"{path} must be an object.", param=path, code="invalid_type")
     kind = part.get("type")
     if kind not in _TEXT_PARTS:
         message = f"{path}: parts of type {str(kind)[:40]!r} are not supported, only text."
-        raise BadRequest(message, param=path, code="unsupported_content")
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise BadRequest(f"{path}.text must be a string.", param=f"{path}.text", code="invalid_type")
-    return text
+        return BadRequest(message, param=path, code="unsupported_content")
+    return BadRequest(f"{path}.text must be a string.", param=f"{path}.text", code="invalid_type")

@@ -105,6 +105,52 @@ def test_the_parts_of_a_body_are_bounded() -> None:
         read_request(many, ChatRequest, CHAT_FIELDS)
 
 
+MANY_VALUES = [
+    ("stop", b'["x"' + b',"x"' * body.MAX_VALUES + b"]"),
+    ("stop_token_ids", b"[1" + b",1" * body.MAX_VALUES + b"]"),
+    ("chat_template_kwargs", b'{"a":[[]' + b",[]" * body.MAX_VALUES + b"]}"),
+    ("chat_template_kwargs", b'{"a":[0' + (b"," + b"[" * 100 + b"1" + b"]" * 100) * (body.MAX_VALUES // 100) + b"]}"),
+    ("messages", b'[{"role":"user","content":["x"' + b',"x"' * body.MAX_VALUES + b"]}]"),
+    ("tools", b'[{"function":{"parameters":{"enum":[",\\\\\\""' + b',"x"' * body.MAX_VALUES + b"]}}}]"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), MANY_VALUES)
+def test_more_values_than_the_event_loop_has_time_for_are_refused_undecoded(
+    name: str, value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "decode_field", lambda *_: pytest.fail("the values were decoded"))
+    rest = b"" if name == "messages" else b',"messages":[]'
+    with pytest.raises(BadRequest, match="values") as error:
+        read_request(b'{"%b":%b%b}' % (name.encode(), value, rest), ChatRequest, CHAT_FIELDS)
+    assert error.value.param == name
+
+
+@pytest.mark.parametrize("text", [",[{" * body.MAX_VALUES, '\\",[{' * body.MAX_VALUES, '"' * 9 * body.MAX_VALUES])
+def test_no_text_is_taken_for_values(text: str) -> None:
+    raw = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+    assert read_request(raw, ChatRequest, CHAT_FIELDS)[0].messages[0]["content"] == text
+
+
+def test_arguments_of_earlier_calls_are_bounded_together() -> None:
+    def answer(arguments: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+
+    third = '{"a":[1' + ",1" * (body.MAX_VALUES // 3) + "]}"
+    rendered, _ = template_messages([answer(third), answer(json.dumps({"code": third * 9})), answer("no, JSON")])
+    assert [call["tool_calls"][0]["function"]["arguments"] for call in rendered][2] == "no, JSON"
+    with pytest.raises(BadRequest, match="arguments") as error:
+        template_messages([answer(third)] * 3)
+    assert error.value.param == "messages"
+
+
+@pytest.mark.parametrize("kind", [[], {}, ["text"], {"a": 1}, None, 7])
+def test_a_part_of_no_known_type_is_refused(kind: Any) -> None:
+    with pytest.raises(BadRequest) as error:
+        template_messages([{"role": "user", "content": ["a", {"type": kind, "text": "b"}]}])
+    assert error.value.param == "messages[0].content[1]"
+
+
 def test_a_large_body_is_read_by_msgspec_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body.json, "loads", lambda *_, **__: pytest.fail("the slow parser was used"))
     text = "a line: of text\n" * 100_000
