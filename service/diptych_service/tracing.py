@@ -111,7 +111,7 @@ def record_usage(request: web.Request, usages: Sequence[Usage]) -> None:
         span.set_attributes(
             {
                 "gen_ai.usage.input_tokens": sum(usage.prompt_tokens for usage in usages),
-                "gen_ai.usage.output_tokens": sum(usage.completion_tokens for usage in usages),
+                "gen_ai.usage.output_tokens": sum(usage.completion_tokens + usage.discarded_tokens for usage in usages),
                 "gen_ai.usage.cache_read.input_tokens": sum(usage.cached_tokens for usage in usages),
             }
         )

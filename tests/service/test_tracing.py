@@ -81,6 +81,13 @@ def test_a_finished_request(traced: Traced) -> None:
     assert span.status.status_code is StatusCode.UNSET and "error.type" not in attributes
 
 
+def test_outputs_that_were_drawn_and_not_given_count(traced: Traced) -> None:
+    service, exporter = traced
+    answer = CLIENT.post(service.url + CHAT, json=BODY | {"n": 2, "best_of": 3}).json()
+    attributes = dict(only_span(exporter).attributes or {})
+    assert attributes["gen_ai.usage.output_tokens"] == answer["usage"]["completion_tokens"] == 12
+
+
 def test_a_stream(traced: Traced) -> None:
     service, exporter = traced
     CLIENT.post(service.url + CHAT, json=BODY | {"stream": True})
