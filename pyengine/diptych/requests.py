@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from diptych.errors import InvalidParameterError, InvalidPromptError
+from diptych.validation import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ def chat_prompt(
         )
     if not messages:
         raise InvalidPromptError("messages is empty: expected at least one message")
+    _check_tools(extras.tools or ())
     request = {
         "messages": list(messages),
         "add_generation_prompt": add_generation_prompt,
@@ -66,3 +68,14 @@ def chat_prompt(
         raise InvalidPromptError(f"the conversation cannot be written as JSON: {error}") from error
     max_tool_calls = 1 if extras.tools and not extras.parallel_tool_calls else None
     return Prompt(encoded, add_special_tokens=False, chat=True, max_tool_calls=max_tool_calls)
+
+
+def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
+    """What has no name cannot be called."""
+    for index, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or not name:
+            raise InvalidParameterError(
+                f"tools[{index}]={shown(tool)}: expected an object with a function that has a name"
+            )

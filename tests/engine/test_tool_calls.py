@@ -52,6 +52,16 @@ async def test_an_answer_comes_in_its_parts(folder: Path) -> None:
     assert end.timings is not None and end.timings.rendered == 0 < end.timings.prompt_taken
 
 
+@pytest.mark.parametrize(
+    "tools", ["add", {"name": "add"}, [1], [{}], [*TOOLS, {"function": {"name": ""}}], [{"name": 3}]]
+)
+async def test_tools_that_nobody_could_call_are_refused(folder: Path, tools: Any) -> None:
+    async with AsyncEngine(config(folder)) as engine:
+        with pytest.raises(errors.InvalidParameterError, match=r"^tools\["):
+            await outputs_of(engine, tools=tools)
+        assert await outputs_of(engine, tools=[TOOLS[0]["function"]])
+
+
 async def test_one_call_at_most_ends_the_request(folder: Path) -> None:
     call = ANSWER[ANSWER.index("<tool_call>") :]
     async with AsyncEngine(config(folder, call * 3)) as engine:
