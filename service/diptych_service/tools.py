@@ -8,6 +8,8 @@ from typing import Any
 from diptych_service.errors import BadRequest
 from diptych_service.schema import ChatRequest
 
+# OpenAI's API takes 128.
+MAX_TOOLS = 1024
 # It binds the arguments to the schema, which an unconstrained answer cannot promise.
 _STRICT = "tools.function.strict"
 
@@ -18,6 +20,9 @@ def shown_tools(body: ChatRequest) -> tuple[list[dict[str, Any]] | None, list[st
     None where there are no tools or the model may call none of them: what it is not told of, it does not call.
     """
     _check_choice(body.tool_choice)
+    if body.tools is not None and len(body.tools) > MAX_TOOLS:
+        message = f"tools: {len(body.tools)} are more than {MAX_TOOLS}, which is as many as are taken."
+        raise BadRequest(message, param="tools", code="invalid_parameter")
     ignored: set[str] = set()
     tools = [_tool(f"tools[{index}]", tool, ignored) for index, tool in enumerate(body.tools or [])]
     if not tools or body.tool_choice == "none":

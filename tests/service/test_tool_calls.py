@@ -306,3 +306,13 @@ def test_the_format_can_be_named(folder: Path, parser: str, answer: str) -> None
         message = ask(service, tools=TOOLS)["choices"][0]["message"]
         calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]]
         assert calls == [("add", '{"a": 1}'), ("get_weather", "{}")]
+
+
+def test_more_tools_than_a_prompt_should_show_are_refused(service: ServiceThread) -> None:
+    error = refused(service, tools=TOOLS * 513)
+    assert error["param"] == "tools" and "1026" in error["message"]
+
+
+def test_beams_cannot_end_with_their_first_call(service: ServiceThread) -> None:
+    error = refused(service, tools=TOOLS, parallel_tool_calls=False, use_beam_search=True, n=2)
+    assert error["param"] == "use_beam_search" and "parallel_tool_calls" in error["message"]
