@@ -265,7 +265,7 @@ class AsyncEngine:
         self, handle: EngineHandle, prompt: Prompt, record: RequestRecord, *, explain: bool
     ) -> tuple[LoopQueue, Mailbox, int]:
         params = record.params
-        params.validate(handle.model.vocabulary)
+        params.validate(handle.model.vocabulary, handle.config.max_running)
         queue = self._queues.of_running_loop(handle.frame_queue)
         encoded = params_json(params, prompt, explain=explain)
         number = handle.submit(queue.frames, prompt.content, encoded, record.arrived_ns, chat=prompt.chat)

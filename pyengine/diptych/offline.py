@@ -115,7 +115,7 @@ class LLM:
         if len(each) != len(prompts):
             raise InvalidParameterError(f"{len(each)} params for {len(prompts)} prompts: give one, or one for each")
         for item in {id(item): item for item in each}.values():
-            item.validate(self._handle.model.vocabulary)
+            item.validate(self._handle.model.vocabulary, self._handle.config.max_running)
         queue = self._handle.frame_queue()
         try:
             return _Batch(self._handle, queue, prompts, each).run()

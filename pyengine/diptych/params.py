@@ -120,9 +120,12 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether more outputs are drawn than given."""
         return self.num_drawn > self.n
 
-    def validate(self, vocabulary: int | None = None) -> None:
-        """Raise one `InvalidParameterError` that lists every problem; with `vocabulary`, token ids must be below it."""
-        problems = params_problems(self, vocabulary)
+    def validate(self, vocabulary: int | None = None, max_running: int = MAX_CHOICES) -> None:
+        """Raise one `InvalidParameterError` that lists every problem; with `vocabulary`, token ids must be below it.
+
+        `max_running`: outputs that run at once, as those of one prompt do.
+        """
+        problems = params_problems(self, vocabulary) or _row_problems(self, max_running)
         if problems:
             rest = len(problems) - MAX_PROBLEMS_SHOWN
             more = [f"and {rest} more"] if rest > 0 else []
@@ -163,6 +166,14 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
     _check_stop(params, found)
     _check_ids(params, found, vocabulary)
     return found.lines
+
+
+def _row_problems(params: SamplingParams, max_running: int) -> list[str]:
+    if params.num_drawn <= max_running:
+        return []
+    name = "best_of" if params.best_of else "n"
+    expected = f"at most max_running = {max_running}, as the outputs of one prompt run together"
+    return [f"{name}={params.num_drawn}: expected {expected}"]
 
 
 def _check_lengths(params: SamplingParams, found: Problems) -> None:

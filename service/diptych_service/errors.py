@@ -10,12 +10,14 @@ import msgspec
 from aiohttp import web
 
 from diptych import errors
+from diptych_service.schema import ChatRequest, CompletionRequest
 
 logger = logging.getLogger("diptych_service")
 
 # A message quotes what the client sent at most up to here: a body must not be answered with a larger one.
 MAX_MESSAGE = 1000
 _FIELD = re.compile(r"[a-z_]+")
+_FIELDS = frozenset(ChatRequest.__struct_fields__ + CompletionRequest.__struct_fields__)
 
 
 class ApiError(Exception):
@@ -116,12 +118,14 @@ _OF_THE_PROMPT = (errors.InvalidPromptError, errors.ContextLengthError, errors.N
 
 def _param(error: errors.RequestError, prompt_field: str | None) -> str | None:
     """The first field that the parameters' problems name, or where the prompt came from."""
+    if isinstance(error, errors.NeverFitsError) and "n" in error.details:
+        return "n"
     if isinstance(error, _OF_THE_PROMPT):
         return prompt_field
     if not isinstance(error, errors.InvalidParameterError):
         return None
     name = _FIELD.match(error.problems[0])
-    return name[0] if name else None
+    return name[0] if name and name[0] in _FIELDS else None
 
 
 def _from_http(error: web.HTTPException) -> ApiError:

@@ -78,6 +78,7 @@ class Generation:
         max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         caller, explain = caller_of(request, ignored), wants_explanation(request)
         params = sampling_params(body, self._engine.model.default_sampling, max_tokens, caller, explain=explain)
+        self._check_room(len(prompts), params)
         span = tracing.span_for_sources(request, len(prompts))
         sources = [
             self._engine.generate(
@@ -116,6 +117,20 @@ class Generation:
         )
         everything_ignored = ignored + ignored_in_messages + ignored_in_tools
         return await self._answer(request, body, everything_ignored, CHAT, Sources.of([source], params))
+
+    def _check_room(self, prompts: int, params: SamplingParams) -> None:
+        """Refuses outputs that could not all run or wait even alone, before anything is made ready for them."""
+        config = self._engine.config
+        room, outputs = config.max_running + config.max_queued_requests, prompts * params.num_drawn
+        # Numbers that are none at all the engine refuses by itself.
+        if outputs <= room or not 1 < params.num_drawn <= MAX_CHOICES:
+            return
+        name = "n" if params.best_of is None else "best_of"
+        message = (
+            f"{name}={params.num_drawn}: with {prompts} prompts that makes {outputs} outputs, and at most {room} "
+            f"(max_running + max_queued_requests) can run or wait: ask for fewer, or send fewer prompts at once"
+        )
+        raise BadRequest(message, param=name, code="never_fits")
 
     async def _read(
         self, request: web.Request, struct: type[Request], table: FieldTable

@@ -80,8 +80,29 @@ def test_numbers_of_choices_that_are_none_are_refused(service: ServiceThread, pa
 
 
 def test_more_choices_than_the_service_runs_are_refused(service: ServiceThread) -> None:
-    response = CLIENT.post(service.url + PATHS[0], json=body_for(PATHS[0], n=100))
-    assert response.status_code == 400 and "max_running = 64" in response.json()["error"]["message"]
+    for fields in ({"n": 100}, {"best_of": 65}, {"n": 65, "use_beam_search": True}):
+        response = CLIENT.post(service.url + PATHS[0], json=body_for(PATHS[0], **fields))
+        error = response.json()["error"]
+        assert response.status_code == 400 and "max_running = 64" in error["message"]
+        assert error["param"] == next(iter(fields))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompts_with_more_outputs_than_could_ever_wait_are_refused(service: ServiceThread, stream: bool) -> None:
+    fields = {"prompt": ["a"] * 1000, "n": 64, "stream": stream}
+    response = CLIENT.post(service.url + PATHS[0], json=body_for(PATHS[0], **fields))
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] == "n" and "64000 outputs" in error["message"]
+    assert whole(service, PATHS[0], prompt=["a"] * 17, n=64, max_tokens=1)["usage"]["completion_tokens"] == 17 * 64
+
+
+@pytest.mark.parametrize("max_tokens", [None, 2048])
+def test_tokens_at_least_must_fit_the_context(service: ServiceThread, max_tokens: int | None) -> None:
+    fields = body_for(PATHS[1], min_tokens=2047) | {"max_tokens": max_tokens}
+    response = CLIENT.post(service.url + PATHS[1], json=fields)
+    error = response.json()["error"]
+    assert response.status_code == 400, response.text
+    assert error["param"] == ("min_tokens" if max_tokens is None else "messages")
 
 
 @pytest.mark.parametrize("path", PATHS)
