@@ -13,6 +13,8 @@ from diptych_service.errors import BadRequest
 TEMPLATE_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content"})
 # What clients hand back from earlier answers, and templates do not show.
 NO_EFFECT_IN_MESSAGES = frozenset({"annotations", "refusal"})
+# Of arguments: serde_json reads 128 levels, eight of which are around them.
+MAX_DEPTH = 120
 # A tuple, since what a client sends as a type need not be hashable.
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
@@ -88,7 +90,18 @@ def _arguments(arguments: Any) -> Any:
         decoded = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
         return arguments
-    return decoded if isinstance(decoded, dict) else arguments
+    return decoded if isinstance(decoded, dict) and not _is_deep(decoded) else arguments
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether it is nested more deeply than the engine reads within a conversation."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for values in inner for one in values if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _text(path: str, content: Any) -> str:

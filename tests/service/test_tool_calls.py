@@ -12,6 +12,8 @@ from service_rig import CLIENT, ServiceThread
 from tiny_folder import HashOracle, write_folder
 from tool_answers import ANSWER, ARGUMENTS, CALLS, MARKED, TAGS, THINKING, TOOLS, answering
 
+from diptych_service.messages import template_messages
+
 PATH = "/v1/chat/completions"
 ASKED: list[Any] = [{"role": "user", "content": "What is the weather in Köln and in Paris?"}]
 
@@ -316,3 +318,21 @@ def test_more_tools_than_a_prompt_should_show_are_refused(service: ServiceThread
 def test_beams_cannot_end_with_their_first_call(service: ServiceThread) -> None:
     error = refused(service, tools=TOOLS, parallel_tool_calls=False, use_beam_search=True, n=2)
     assert error["param"] == "use_beam_search" and "parallel_tool_calls" in error["message"]
+
+
+@pytest.mark.parametrize("depth", [1, 120, 121, 150])
+def test_a_conversation_goes_on_after_a_call_with_runaway_arguments(
+    service: ServiceThread, folder: Path, depth: int
+) -> None:
+    arguments = '{"a":' * depth + "1" + "}" * depth
+    call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "too deep"}]
+    assert ("add {" in prompt_of(service, folder, messages=messages)) == (depth <= 120)
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_arguments_that_no_parser_reads_are_text(depth: int) -> None:
+    arguments = '{"a":[' * depth + "]}" * depth
+    call = {"type": "function", "function": {"name": "add", "arguments": arguments[:140_000]}}
+    (message,), _ = template_messages([{"role": "assistant", "tool_calls": [call]}])
+    assert message["tool_calls"][0]["function"]["arguments"] == arguments[:140_000]
