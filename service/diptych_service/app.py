@@ -14,6 +14,7 @@ from diptych_service.kv_events import KvEventsApi
 from diptych_service.lifecycle import LIFECYCLE, Lifecycle
 from diptych_service.metrics import registry_for
 from diptych_service.middleware import KV_EVENTS_PATH, add_headers, answer_errors, refuse_while_draining, require_key
+from diptych_service.origins import allow_origins, answer_preflights
 from diptych_service.protocol import expect_handler
 from diptych_service.stall import STALL_WATCH, StallWatch, stall_watch_context
 from diptych_service.status import StatusApi
@@ -31,6 +32,7 @@ def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.
     app = web.Application(
         middlewares=[
             answer_errors,
+            answer_preflights(config.allowed_origins),
             trace_requests,
             require_key(config.api_keys),
             refuse_while_draining,
@@ -41,6 +43,7 @@ def create_app(engine: AsyncEngine, config: ServiceConfig | None = None) -> web.
     app[STALL_WATCH] = watch = StallWatch(config.write_timeout)
     app[KEEP_ALIVE_KEY] = KeepAlive(config.keep_alive_interval, watch)
     app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(allow_origins(config.allowed_origins))
     app.on_response_prepare.append(watch.on_prepare)
     app.cleanup_ctx.append(stall_watch_context)
     app.cleanup_ctx.append(keep_alive_context)

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from diptych import EngineConfig
 from diptych.errors import ConfigError
+from diptych_service.origins import problems_of
 
 
 class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,6 +24,10 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     port: Annotated[int, Meta(description="port to listen on; 0 takes a free one and prints it")] = 8000
     api_keys: Annotated[
         tuple[str, ...], Meta(description="keys of which a client must send one as a Bearer token; none: open")
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Meta(description="origins whose pages a browser lets read answers, such as https://chat.example; *: all"),
     ] = ()
     served_model_name: Annotated[
         str | None, Meta(description="id of the model towards clients; default: the name given, or its folder's name")
@@ -52,6 +57,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name, keys in (("api_keys", self.api_keys), ("kv_events_keys", self.kv_events_keys)):
             if any(not key or key != key.strip() or not key.isascii() for key in keys):
                 problems.append(f"{name} holds an empty key, or one with spaces at its ends or characters beyond ASCII")
+        problems.extend(problems_of(self.allowed_origins))
         if self.served_model_name is not None and not self.served_model_name.strip():
             problems.append("served_model_name is empty: leave it out, or give a name")
         for name, value in (("write_timeout", self.write_timeout), ("drain_timeout", self.drain_timeout)):
