@@ -22,6 +22,7 @@ export VIRTUAL_ENV := $(VENV)
 unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
+CLIENT_TESTS := $(addprefix tests/service/test_,openai_client.py tool_calls.py node_client.py client_texts.py)
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
 .PHONY: help setup serve test parity quality bench bench-instructions bench-kernels bench-peers bench-simulate bench-target text soak clients gpu-check clean $(STAGES)
@@ -127,7 +128,7 @@ bench-peers: setup  ## Measure Diptych against other engines on this CPU (instal
 bench-target: setup  ## Measure a target for the gap between tokens: four streams and a long prompt (two minutes)
 	$(BIN)/python bench/target_itl.py $(ARGS)
 
-text: setup  ## Run a million random sequences through released tokenizers (fetches 30 MB; minutes)
+text: setup  ## Run a million random sequences through released tokenizers (fetches 110 MB; minutes)
 	$(BIN)/python bench/text.py $(ARGS)
 
 soak: setup  ## Watch memory over a thousand requests, then kill workers twenty times under streams
@@ -135,12 +136,15 @@ soak: setup  ## Watch memory over a thousand requests, then kill workers twenty 
 	$(BIN)/python bench/kills.py
 	$(BIN)/python bench/kills.py --streams 16 --model smollm2-135m
 
-clients: setup  ## Run outside clients against a running service; installs what it needs
-	@echo "clients: the newest openai clients for Python and, where there is Node, for it, against a scripted service"
+clients: setup  ## Run outside clients and a browser against a running service; installs what they need (270 MB)
+	@echo "clients: the newest openai clients for Python and, where there is Node, for it, and a browser, against a scripted service"
 	$(UV) pip install --quiet --python $(BIN)/python --upgrade openai
-	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/node openai; \
-	 else echo "clients: Node's client SKIPPED: no npm on PATH"; fi
-	DIPTYCH_NODE_MODULES=$(VENV)/node $(BIN)/pytest -v tests/service/test_openai_client.py tests/service/test_tool_calls.py tests/service/test_node_client.py
+	@$(BIN)/python -c 'import openai; print("clients: openai", openai.__version__, "for Python")'
+	@if command -v npm >/dev/null; then mkdir -p $(VENV)/node \
+	     && npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/node openai puppeteer-core @sparticuz/chromium \
+	     && npm ls --depth=0 --prefix $(VENV)/node; \
+	 else echo "clients: Node's client and the browser SKIPPED: no npm on PATH"; fi
+	DIPTYCH_NODE_MODULES=$(VENV)/node $(BIN)/pytest -v $(CLIENT_TESTS)
 
 gpu-check: setup  ## Run what needs a CUDA device; skips aloud without one
 	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -v -m cuda; \

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hard_texts import TEXTS
 from raw_client import RawClient, events
 from service_rig import CLIENT, ServiceThread
 from spoken_folder import ADDED, WRITERS
@@ -16,15 +17,6 @@ from tiny_folder import HashOracle, write_folder
 from tokenizers import Tokenizer
 
 PATHS = ["/v1/completions", "/v1/chat/completions"]
-HARD_TEXTS = [
-    "Příliš žluťoučký kůň úpěl ďábelské ódy",
-    "你好，世界。日本語の文章です。안녕하세요",
-    "👩‍👩‍👧‍👦 🇨🇿 👍🏽 1️⃣ ☃️ 🏴󠁧󠁢󠁥󠁮󠁧󠁿",
-    "क्षत्रिय മലയാളം ന്‍ र्‍य ภาษาไทย မြန်မာ",
-    "שלום עולם مرحبا بالعالم",
-    'a\x00\x01\x7f\x85\u2028\u2029\r\n"\\ \ufeff',
-    "\ufffd is written here \ufffd",
-]
 
 
 class Speaker:
@@ -105,12 +97,12 @@ def ids_of(folder: Path, text: str) -> list[int]:
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
 def test_characters_of_many_tokens_are_the_same_streamed_whole_and_decoded(folders: dict[str, Path], kind: str) -> None:
     """A1, A2, A22: letters, signs and joiners of two and more tokens each, none lost, added or changed."""
-    scripts = [ids_of(folders[kind], text) for text in HARD_TEXTS]
+    scripts = [ids_of(folders[kind], text) for text in TEXTS.values()]
     with Speaker(folders[kind], scripts) as speaker:
-        streamed = ["".join(speaker.streamed()[0]) for _ in HARD_TEXTS]
-        whole = [speaker.whole()[0] for _ in HARD_TEXTS]
+        streamed = ["".join(speaker.streamed()[0]) for _ in TEXTS]
+        whole = [speaker.whole()[0] for _ in TEXTS]
     prompt = [5]
-    for text, ids, one, other in zip(HARD_TEXTS, scripts, streamed, whole, strict=True):
+    for text, ids, one, other in zip(TEXTS.values(), scripts, streamed, whole, strict=True):
         begun = speaker.tokenizer.decode(prompt)
         assert one == other == speaker.tokenizer.decode(prompt + ids)[len(begun) :]
         assert list(one.lstrip(" ")) == list(text)
