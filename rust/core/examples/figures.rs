@@ -61,6 +61,7 @@ fn step(core: &mut Core, rows: &mut Vec<(RowStatus, u32)>, events: &mut Vec<Even
         step: plan.step,
         duration_ns: Some(1_000_000),
         rows,
+        candidates: &[],
     };
     core.complete(&result, 0).expect("the step is the oldest");
     events.clear();

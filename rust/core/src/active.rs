@@ -400,7 +400,8 @@ impl Active {
         let blocks = (self.known() + outputs).div_ceil(block_size) as usize;
         self.tokens.reserve_exact(outputs as usize);
         self.blocks.reserve_exact(blocks);
-        self.path.reserve_exact(blocks.saturating_sub(self.path.len()));
+        self.path
+            .reserve_exact(blocks.saturating_sub(self.path.len()));
     }
 
     /// Place among the running requests.

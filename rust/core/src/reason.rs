@@ -55,7 +55,7 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// Every reason, in order of its number.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Step,
         Self::Worker,
         Self::Rows,
