@@ -246,7 +246,8 @@ class AsyncEngine:
                     yield output
                 if ended:
                     break
-                await mailbox.wait()
+                # What is ranked is of no use before all of it is there: until then the mailbox merges it.
+                await mailbox.wait(until_end=ranking is not None and ranking.is_accepted)
             if (failure := mailbox.failure()) is not None or record.finish_reason == "abort":
                 raise self._error(failure, params)
         except BaseException as error:

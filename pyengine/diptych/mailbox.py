@@ -64,6 +64,7 @@ class Mailbox:
         "_open",
         "_parts",
         "_request",
+        "_until_end",
         "_waiter",
         "ended",
         "record",
@@ -73,6 +74,7 @@ class Mailbox:
         self.record = record
         self.ended = False
         self._waiter: asyncio.Future[None] | None = None
+        self._until_end = False
         self._on_end: Callable[[], None] | None = None
         self._accepted: Accepted | None = None
         self._open = record.params.num_drawn
@@ -118,9 +120,11 @@ class Mailbox:
     def left(self) -> bool:
         return self._on_end is not None
 
-    async def wait(self) -> None:
-        """Until something was pushed since the last `take`."""
-        if self._accepted is None and not self._parts and not self.ended:
+    async def wait(self, *, until_end: bool = False) -> None:
+        """Until something was pushed since the last `take`, or with `until_end` everything was."""
+        self._until_end = until_end
+        is_empty = self._accepted is None and not self._parts
+        if (is_empty or until_end) and not self.ended:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -159,7 +163,7 @@ class Mailbox:
             on_end()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._waiter is not None and not self._waiter.done() and (self.ended or not self._until_end):
             self._waiter.set_result(None)
 
 

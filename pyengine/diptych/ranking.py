@@ -20,11 +20,13 @@ class BestOf:
     """Holds a stream's outputs back until all choices have ended, then gives the best, numbered anew."""
 
     def __init__(self, params: SamplingParams) -> None:
+        self.is_accepted = False
         self._given = params.n
         self._drawn: list[list[Output]] = [[] for _ in range(params.num_drawn)]
 
     def take(self, outputs: Sequence[Output]) -> list[Output]:
         given = [output for output in outputs if output.accepted]
+        self.is_accepted = self.is_accepted or bool(given)
         for output in outputs:
             if not output.accepted:
                 self._drawn[output.choice].append(output)

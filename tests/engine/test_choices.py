@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from tiny_folder import HashOracle, write_folder
 
-from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, errors
+from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, async_engine, errors
+from diptych.ranking import BestOf
 
 PROMPT = [7, 9, 11, 13, 15, 17]
 
@@ -152,6 +153,25 @@ async def test_best_of_gives_the_likeliest_outputs_first(engine: AsyncEngine, or
         assert last is not None and last.usage is not None and last.mean_logprob is not None
         assert abs(last.mean_logprob - mean_logprob(oracle, PROMPT, ids[rank])) < 1e-5
         assert last.usage.discarded_tokens == (12 * (5 - given) if rank == 0 else 0)
+
+
+async def test_what_is_ranked_is_one_output_a_choice_however_long_it_takes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked: list[Output] = []
+
+    class Counting(BestOf):
+        def take(self, outputs: Sequence[Output]) -> list[Output]:
+            ranked.extend(output for output in outputs if not output.accepted)
+            return super().take(outputs)
+
+    monkeypatch.setattr(async_engine, "BestOf", Counting)
+    config = EngineConfig(str(folder), worker="scripted", max_running=8, script_step_ms=1.0)
+    async with AsyncEngine(config) as engine:
+        ids, _, _ = await collect(engine, SamplingParams(max_tokens=50, n=2, best_of=4))
+    assert [len(each) for each in ids] == [50, 50]
+    # Two at most where the acceptance and the first tokens were read together.
+    assert 4 <= len(ranked) <= 8
 
 
 async def test_nothing_is_ranked_where_all_outputs_are_given(engine: AsyncEngine, oracle: HashOracle) -> None:
