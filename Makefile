@@ -128,8 +128,9 @@ bench-peers: setup  ## Measure Diptych against other engines on this CPU (instal
 bench-target: setup  ## Measure a target for the gap between tokens: four streams and a long prompt (two minutes)
 	$(BIN)/python bench/target_itl.py $(ARGS)
 
-text: setup  ## Run a million random sequences through released tokenizers (fetches 110 MB; minutes)
+text: setup  ## Run a million random sequences through released tokenizers, and time their encoding (fetches 110 MB; minutes)
 	$(BIN)/python bench/text.py $(ARGS)
+	$(BIN)/python bench/encode.py
 
 soak: setup  ## Watch memory over a thousand requests, then kill workers twenty times under streams
 	$(BIN)/python bench/soak.py $(ARGS)

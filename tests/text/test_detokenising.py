@@ -1,5 +1,7 @@
 """Text as the engine makes it, against the `tokenizers` library's own decode."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,20 @@ texts = st.text(max_size=200) | st.sampled_from(["", " ", "a" * 500, "👩‍�
 def test_ids_equal_the_librarys(pair: Pair, text: str, special: bool) -> None:
     ours, oracle = pair
     assert ours.encode(text, add_special_tokens=special) == oracle.encode(text, add_special_tokens=special).ids
+
+
+def test_other_threads_run_while_one_encodes_and_decodes(pair: Pair) -> None:
+    """With the GIL held the longest pause of another thread would be all of the time."""
+    ours, _ = pair
+    text = "The quick brown fox 👩‍👩‍👧‍👦 你好，世界。 " * 20_000
+    working = threading.Thread(target=lambda: ours.decode(ours.encode(text)))
+    working.start()
+    begun = last = time.perf_counter()
+    longest = 0.0
+    while working.is_alive():
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert longest < (time.perf_counter() - begun) / 3
 
 
 @given(ids=ids, skip=st.booleans())

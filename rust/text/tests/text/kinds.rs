@@ -1,7 +1,7 @@
 //! One small tokenizer for each kind of decoder, and an oracle for what it must give.
 #![allow(dead_code, reason = "the bench uses a part of this")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use diptych_text::{TokenTable, Tokenizer};
@@ -374,26 +374,14 @@ pub(crate) fn kind(name: &str) -> Kind {
     Kind::new(name, &words_json(&decoder).to_string())
 }
 
-/// All of them, and every tokenizer in a folder of the folder that `DIPTYCH_TOKENIZERS` names.
+/// All of them; or the tokenizer in the folder that `DIPTYCH_TOKENIZER` names, alone.
 pub(crate) fn kinds() -> Vec<Kind> {
+    if let Some(folder) = std::env::var_os("DIPTYCH_TOKENIZER") {
+        let folder = Path::new(&folder);
+        let name = folder.file_name().unwrap().to_string_lossy();
+        return vec![Kind::read(&name, folder)];
+    }
     let mut kinds = vec![Kind::new("byte_level", &tokenizer_json().to_string())];
     kinds.extend(decoders().iter().map(|(name, _)| kind(name)));
-    for folder in given_folders() {
-        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        kinds.push(Kind::read(&name, &folder));
-    }
     kinds
-}
-
-fn given_folders() -> Vec<PathBuf> {
-    let Some(folder) = std::env::var_os("DIPTYCH_TOKENIZERS") else {
-        return Vec::new();
-    };
-    let entries = std::fs::read_dir(folder).expect("DIPTYCH_TOKENIZERS names a folder");
-    let folders = entries.map(|entry| entry.unwrap().path());
-    let mut folders: Vec<PathBuf> = folders
-        .filter(|folder| folder.join("tokenizer.json").exists())
-        .collect();
-    folders.sort();
-    folders
 }
