@@ -12,13 +12,15 @@ class TokenRow(NamedTuple):
     """One token of a text.
 
     `piece`: as the vocabulary has it. `data`: the bytes that it gives after other tokens. `pending`: the begun
-    character after it, at most three bytes, none where the text so far is whole.
+    character after it, at most three bytes, none where the text so far is whole. `text`: what a stream would send with
+    it; all of them joined are the tokenizer's own decode.
     """
 
     id: int
     piece: str
     data: bytes
     pending: bytes
+    text: str
 
     @property
     def state(self) -> str:
@@ -45,9 +47,11 @@ def token_rows(folder: Path, text: str, *, add_special_tokens: bool = False) -> 
     stream = TextStream(tokenizer, skip_special_tokens=False)
     rows = []
     for token in ids:
-        stream.push(token)
+        text, _ = stream.push(token)
         piece, data = tokenizer.token(token), tokenizer.token_bytes(token)
         if piece is None or data is None:
             raise ModelError(f"the tokenizer in {folder} gives the id {token}, for which it has no token")
-        rows.append(TokenRow(token, piece, data, stream.pending))
+        rows.append(TokenRow(token, piece, data, stream.pending, text))
+    if rows:
+        rows[-1] = rows[-1]._replace(text=rows[-1].text + stream.finish()[0])
     return rows

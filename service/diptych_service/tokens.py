@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from diptych.tokens import TokenRow, token_rows
 def add_parser(commands: Any) -> None:
     """Add the command to those of `diptych`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "tokens", help="list a text's tokens: id, piece, bytes, and the UTF-8 state after each"
+        "tokens", help="list a text's tokens: id, piece, bytes, the UTF-8 state after each, and what a stream sends"
     )
     parser.add_argument("text", metavar="TEXT", help="what to tokenise; - reads standard input")
     parser.add_argument("--model", required=True, help="known name, folder, or Hugging Face id")
@@ -27,10 +28,11 @@ def add_parser(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     """0, or 2 for what is no text."""
     try:
-        text = sys.stdin.buffer.read().decode() if options.text == "-" else options.text
-        text.encode()
-    except UnicodeError as error:
-        print(f"diptych: TEXT is not UTF-8: {error}", file=sys.stderr)
+        content = sys.stdin.buffer.read() if options.text == "-" else os.fsencode(options.text)
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        wrong = f"{content[error.start : error.end].hex(' ')} at offset {error.start}: {error.reason}"
+        print(f"diptych: TEXT is not UTF-8: bytes {wrong}", file=sys.stderr)
         return 2
     rows = token_rows(_folder(options.model, options.revision), text, add_special_tokens=options.special)
     print(table(rows), end="")
@@ -46,11 +48,14 @@ def _folder(model: str, revision: str | None) -> Path:
 
 
 def table(rows: Sequence[TokenRow]) -> str:
-    """One line for each token under a line of titles. Pieces are quoted, with control characters escaped."""
-    lines = [("id", "piece", "bytes", "UTF-8 after it")]
-    lines += [(str(row.id), repr(row.piece), row.data.hex(" "), row.state) for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    shown = [
-        f"{line[0]:>{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]:<{widths[2]}}  {line[3]}".rstrip() for line in lines
+    """One line for each token under a line of titles. Pieces and texts are quoted, with control characters escaped."""
+    lines = [("id", "piece", "bytes", "UTF-8 after it", "sent")]
+    lines += [
+        (str(row.id), repr(row.piece), row.data.hex(" "), row.state, repr(row.text) if row.text else "") for row in rows
     ]
-    return "".join(f"{line}\n" for line in shown)
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    # What is sent comes last: terminals do not agree on how wide it is.
+    return "".join(
+        "  ".join([line[0].rjust(widths[0]), *map(str.ljust, line[1:4], widths[1:]), line[4]]).rstrip() + "\n"
+        for line in lines
+    )
