@@ -95,6 +95,7 @@ def test_continuous_usage_is_on_every_chunk(service: ServiceThread, path: str) -
 
 @pytest.mark.parametrize("path", PATHS)
 def test_stream_and_whole_answer_are_equal(service: ServiceThread, path: str) -> None:
+    """Reports A24: the last token's text comes, also where it is the only one."""
     for length in (1, 2, 3, 50):
         chunks = stream(service, path, max_tokens=length, return_token_ids=True)
         check_chunks(path, chunks)

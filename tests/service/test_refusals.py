@@ -41,6 +41,7 @@ def test_no_json_object(service: ServiceThread, path: str, body: Any) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_unpaired_surrogate_in_any_text_is_a_400(service: ServiceThread, path: str) -> None:
+    """Reports A25."""
     half = '"\\ud83d"'
     for name in ("model", "stop", "user", "prompt" if "chat" not in path else "messages"):
         value = f'[{{"role":"user","content":{half}}}]' if name == "messages" else half

@@ -176,6 +176,24 @@ def test_what_was_held_back_for_a_stop_is_sent_at_the_end(sentence: tuple[Speake
         assert speaker.says(max_tokens=limit, stop=[said[-2:] + "~", said[-1:] + "~", said + "~"]) == said != ""
 
 
+def test_an_answer_of_one_character_is_sent_though_a_stop_begins_with_it(folders: dict[str, Path]) -> None:
+    """A14."""
+    folder = folders["byte_level"]
+    with Speaker(folder, [ids_of(folder, "<")]) as speaker:
+        for stop in (["</end>"], ["<<", "<x"]):
+            assert speaker.says(stop=stop) == "<"
+
+
+def test_text_without_spaces_comes_letter_by_letter(folders: dict[str, Path]) -> None:
+    """A20: what gathers while this client is kept from reading comes as one delta, so there may be a tenth as many."""
+    folder = folders["byte_level"]
+    letter = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("a")
+    with Speaker(folder, [[letter] * 300], script_step_ms=3.0) as speaker:
+        deltas, _ = speaker.streamed()
+    assert "".join(deltas) == "a" * 300
+    assert len(deltas) > 30
+
+
 def test_a_stop_completed_by_the_last_token_allowed_is_a_stop(sentence: tuple[Speaker, str]) -> None:
     speaker, text = sentence
     for limit in range(2, 8):
@@ -189,7 +207,10 @@ def test_a_stop_completed_by_the_last_token_allowed_is_a_stop(sentence: tuple[Sp
 
 
 @pytest.mark.parametrize("kind", ["byte_fallback", "metaspace", "word_piece"])
-@pytest.mark.parametrize("words", [["▁the", "▁end"], ["▁", "▁the"], ["the", "▁", "▁", "end"], ["##ing", "end", "."]])
+@pytest.mark.parametrize(
+    "words",
+    [["▁the", "▁end"], ["▁", "▁the"], ["the", "▁", "▁", "end"], ["<0x0A>", "▁", "▁", "in"], ["##ing", "end", "."]],
+)
 def test_the_first_pieces_space_is_as_in_the_decode_of_prompt_and_answer(
     folders: dict[str, Path], kind: str, words: list[str]
 ) -> None:
