@@ -64,6 +64,24 @@ pub enum TextError {
     #[error("invalid chat request: {reason}")]
     InvalidChat { reason: String },
 
+    #[error("the {kind} has {bytes} bytes, at most {limit} are compiled")]
+    GrammarTooLarge {
+        kind: &'static str,
+        bytes: usize,
+        limit: usize,
+    },
+
+    /// Not a grammar of its kind, or one that takes more work or memory than the limits.
+    #[error("the {kind} cannot be compiled: {reason}")]
+    InvalidGrammar { kind: &'static str, reason: String },
+
+    #[error("this model cannot follow grammars: {reason}")]
+    NoGrammars { reason: String },
+
+    /// A mask took more than the limits, or its request was given up.
+    #[error("the output cannot follow its grammar any further: {reason}")]
+    GrammarFailed { reason: String },
+
     #[error("stop string {index} is empty: leave it out, or give at least one character")]
     EmptyStop { index: usize },
 

@@ -16,6 +16,9 @@
 //! A [`ChatTemplate`] makes a prompt of a conversation, and an [`AnswerParser`] finds tool calls and reasoning in the answer.
 //! [`sse::Chunks`] makes the events of a stream of it.
 //!
+//! A [`GrammarCompiler`] makes a [`Matcher`] of a JSON schema, a regular expression, choices or a Lark grammar; it says
+//! which tokens may come next.
+//!
 //! Nothing here starts a thread or keeps a global; everything may be used from any thread.
 
 mod answer;
@@ -23,6 +26,7 @@ mod chat;
 mod decoder;
 mod detokenizer;
 mod error;
+mod grammar;
 pub mod sse;
 mod steps;
 mod stop;
@@ -37,6 +41,9 @@ pub use answer::{
 pub use chat::{ChatTemplate, Rendered};
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
+pub use grammar::{
+    Grammar, GrammarCompiler, MAX_CHOICES, MAX_GRAMMAR_BYTES, Matcher, Stopper, avoid,
+};
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatch};
 pub use stream::{StreamOptions, TextStream};
 pub use table::{Piece, TokenTable};

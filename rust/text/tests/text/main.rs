@@ -5,6 +5,8 @@ mod common;
 mod decoders;
 mod detokenise;
 mod exact;
+mod grammar;
+mod grammar_limits;
 mod kinds;
 mod sse;
 mod stop;
