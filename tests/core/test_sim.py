@@ -59,6 +59,9 @@ class Player:
     def _ack(self, told: dict[str, Any]) -> None:
         self.core.text_ack(handle(told["handle"]), told["checked"], told["stop_at"])
 
+    def _mask(self, told: dict[str, Any]) -> None:
+        self.core.mask_ready(handle(told["handle"]), told["index"])
+
     def _plan(self, told: dict[str, Any]) -> None:
         plan = self.core.plan(told["now"])
         self._digest = None if plan is None else json.loads(plan.digest())

@@ -26,7 +26,7 @@ SCORED = 4
 # What a sampling row has, apart from its token and its state row.
 SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("seed", "output_index", "choice_index", "penalty_offset", "bias_offset", "logprobs"),
+    *("seed", "output_index", "choice_index", "penalty_offset", "bias_offset", "logprobs", "masked"),
 )
 
 

@@ -294,7 +294,7 @@ class Schedule:
 
 SAMPLED = frozenset(
     (
-        *("sampling_tokens", "sampling_rows", "seed", "output_index", "choice_index", "logprobs"),
+        *("sampling_tokens", "sampling_rows", "seed", "output_index", "choice_index", "logprobs", "masked"),
         *("temperature", "top_k", "top_p", "min_p"),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "penalty_offset", "bias_offset"),
     )

@@ -112,6 +112,8 @@ impl Plan {
                 penalty_offset: &none,
                 bias_offset: &none,
                 logprobs: &none,
+                masked: &null,
+                masks: &[],
                 side: &[],
             },
         };

@@ -1,5 +1,8 @@
-"""Penalties and logit bias, applied where they bear and nowhere else: no table of rows × vocabulary."""
+"""Penalties, masks and logit bias, applied where they bear and nowhere else: no table of rows × vocabulary."""
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 
 from diptych.sampling.parameters import SamplingRows
@@ -35,6 +38,16 @@ def apply_penalties(logits: torch.Tensor, rows: SamplingRows) -> None:
     values = torch.where(values > 0, values / repetition, values * repetition)
     values -= rows.frequency_penalty[row] * counts + rows.presence_penalty[row] * (counts > 0)
     logits[row, token] = values
+
+
+def apply_masks(logits: torch.Tensor, masks: Mapping[int, bytes | None]) -> None:
+    """Ids that a row's mask does not allow get -inf, in place on logits [S, V]; rows without one stay as they are."""
+    vocabulary = logits.shape[1]
+    for row, mask in masks.items():
+        if mask is not None:
+            bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=vocabulary, bitorder="little")
+            allowed = torch.from_numpy(bits).to(logits.device, torch.bool)
+            logits[row].masked_fill_(~allowed, -torch.inf)
 
 
 def apply_bias(logits: torch.Tensor, rows: SamplingRows) -> None:

@@ -7,6 +7,7 @@ import torch
 # Row statuses of the protocol.
 STATUS_OK = 0
 STATUS_NAN = 1
+STATUS_NOT_SAMPLED = 3
 
 # Below this a row is greedy.
 GREEDY_TEMPERATURE = 1e-5

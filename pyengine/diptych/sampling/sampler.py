@@ -1,8 +1,8 @@
 """From logits to token ids.
 
-Order: penalties, logit bias, temperature, top-k, top-p, min-p, then the inverse of the cumulated probabilities at one
-uniform number. Candidates have one total order: adjusted logit descending (0.0 and -0.0 equal), id ascending. In it
-what top-k, top-p and min-p keep is always a prefix, so every path computes one length. Precisely, with weights
+Order: penalties, masks, logit bias, temperature, top-k, top-p, min-p, then the inverse of the cumulated probabilities
+at one uniform number. Candidates have one total order: adjusted logit descending (0.0 and -0.0 equal), id ascending.
+In it what top-k, top-p and min-p keep is always a prefix, so every path computes one length. Precisely, with weights
 w = exp((logit - maximum) / temperature) in float64, and sums taken one after the other:
 
     top-k   the first k candidates; off below 1 and from the vocabulary's size on
@@ -14,10 +14,13 @@ The sum over a whole row is taken in order of ids, over part of it in order of c
 depend on which path computed it, nor on the other rows.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 
-from diptych.sampling.adjust import apply_bias, apply_penalties
-from diptych.sampling.parameters import GREEDY_TEMPERATURE, STATUS_NAN, STATUS_OK, SamplingRows
+from diptych.sampling.adjust import apply_bias, apply_masks, apply_penalties
+from diptych.sampling.parameters import GREEDY_TEMPERATURE, STATUS_NAN, STATUS_NOT_SAMPLED, STATUS_OK, SamplingRows
 from diptych.sampling.philox import uniform
 
 # Candidates ordered at first: whoever needs more has its whole row sorted.
@@ -27,12 +30,17 @@ ROWS_AT_ONCE = 16
 _LOW_WORD = 0xFFFFFFFF
 
 
-def sample(logits: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(
+    logits: torch.Tensor, rows: SamplingRows, masks: Mapping[int, bytes | None] = MappingProxyType({})
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row: logits [S, V] float32, overwritten → ids [S] int32, status [S] int32.
 
+    `masks`: of rows that are drawn under one, as in `StepView.masks`; a row whose mask is not there has status
+    STATUS_NOT_SAMPLED and id 0. Masked ids have -inf.
     A row with a NaN, with +inf, or with nothing above -inf has status STATUS_NAN and id 0; no other row is affected.
     """
     apply_penalties(logits, rows)
+    apply_masks(logits, masks)
     apply_bias(logits, rows)
     # The first of equal maxima, and NaN if there is one.
     best, ids = logits.max(dim=-1)
@@ -41,6 +49,8 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torc
     random = (healthy & (rows.temperature >= GREEDY_TEMPERATURE)).nonzero().flatten()
     for part in torch.split(random, ROWS_AT_ONCE) if random.numel() else ():
         ids[part] = _sample_random(logits[part], best[part], rows.select(part))
+    if late := [row for row, mask in masks.items() if mask is None]:
+        status[late], ids[late] = STATUS_NOT_SAMPLED, 0
     return torch.where(healthy, ids, 0).int(), status
 
 

@@ -20,6 +20,11 @@ class StepView(Protocol):
     def array(self, name: str) -> Any:
         """A plan array by name: any object with the buffer protocol, valid until the step is published."""
 
+    def masks(self) -> dict[int, bytes | None]:
+        """Of each sampling row that is drawn under a mask: bit `id % 8` of byte `id // 8` allows an id; None as long as
+        the mask is not there. To be asked for once there are logits.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:

@@ -48,9 +48,9 @@ class ModelRunner:
         ids = self.state.fill_placeholders(tokens)
         residual = self.executors.run(tokens, ids, self.state.tables)
         forward_done(step_kind(tokens))
-        return self._sample(residual, sampled)
+        return self._sample(residual, sampled, step.masks() if sampled.masked else {})
 
-    def _sample(self, residual: torch.Tensor, sampled: Sampled) -> StepResult:
+    def _sample(self, residual: torch.Tensor, sampled: Sampled, masks: dict[int, bytes | None]) -> StepResult:
         count, device = sampled.tokens.shape[0], residual.device
         status, ids = torch.zeros(count, dtype=torch.int32), torch.zeros(count, dtype=torch.int32)
         scores = _Scores(sampled.logprobs)
@@ -61,7 +61,8 @@ class ModelRunner:
             logits = logits[:, : self.sizes.vocabulary]
             scored = (sampled.logprobs[part] >= 0).nonzero().flatten()
             plain = logits[scored.to(device)]
-            part_ids, part_status = sampler.sample(logits, sampled.parameters.select(part).to(device))
+            here = {row - start: mask for row, mask in masks.items() if start <= row < start + LOGIT_ROWS}
+            part_ids, part_status = sampler.sample(logits, sampled.parameters.select(part).to(device), here)
             self.state.remember(sampled.rows[part], part_ids, part_status == STATUS_OK)
             ids[part], status[part] = part_ids.cpu(), part_status.cpu()
             scores.take(start + scored, plain, (ids, status))

@@ -106,6 +106,7 @@ class Sampled:
     tokens: torch.Tensor  # [S] int32
     rows: torch.Tensor  # [S] int32
     logprobs: torch.Tensor  # [S] int32: 0 for the id's log probability, k for the k likeliest ids, -1 for nothing
+    masked: bool  # whether any is drawn under a mask
     parameters: SamplingRows
 
 
@@ -116,7 +117,10 @@ def read_sampling(step: StepView, sizes: Sizes) -> Sampled:
     _require_range("sampling_rows", rows, 0, sizes.max_running)
     logprobs = tensor(step, "logprobs")
     _require_range("logprobs", logprobs, -1, sizes.vocabulary + 1)
-    return Sampled(tokens, rows, logprobs, SamplingRows(**{name: tensor(step, name) for name in _SAMPLING_FIELDS}))
+    masked = tensor(step, "masked")
+    _require_range("masked", masked, 0, 2)
+    parameters = SamplingRows(**{name: tensor(step, name) for name in _SAMPLING_FIELDS})
+    return Sampled(tokens, rows, logprobs, bool(masked.any()), parameters)
 
 
 def read_block_copies(step: StepView, sizes: Sizes) -> torch.Tensor:

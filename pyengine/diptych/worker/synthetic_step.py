@@ -24,7 +24,7 @@ class SyntheticStep:
             "sampling_tokens": (ends - 1).astype(np.int32),
             "sampling_rows": np.array([row for row, _, _ in rows], dtype=np.int32),
         }
-        for name in ("delta_rows", "delta_starts", "delta_counts", "delta_blocks", "block_copies", "side"):
+        for name in ("delta_rows", "delta_starts", "delta_counts", "delta_blocks", "block_copies", "side", "masks"):
             self.arrays[name] = np.empty(0, dtype=np.int32)
         self._neutral_sampling(1.0 if sampled else 0.0)
 
@@ -35,9 +35,13 @@ class SyntheticStep:
             self.arrays[name] = np.full(count, floats.get(name, 0.0), dtype=np.float32)
         for name in ("penalty_offset", "bias_offset", "logprobs"):
             self.arrays[name] = np.full(count, -1, dtype=np.int32)
-        for name in ("top_k", "output_index", "choice_index"):
+        for name in ("top_k", "output_index", "choice_index", "masked"):
             self.arrays[name] = np.zeros(count, dtype=np.int32)
         self.arrays["seed"] = np.arange(count, dtype=np.int64)
+
+    def masks(self) -> dict[int, bytes | None]:
+        """See `StepView.masks`."""
+        return {}
 
     def array(self, name: str) -> Any:
         """See `StepView.array`."""

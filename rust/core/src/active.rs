@@ -11,6 +11,7 @@ use std::hash::{Hash, Hasher};
 use crate::account::{Account, WaitClock};
 use crate::forecast::Stay;
 use crate::latency::Pace;
+use crate::mask::Masks;
 use crate::plan::SamplingRow;
 use crate::pool::NONE;
 use crate::prefix::NodeRef;
@@ -76,6 +77,7 @@ pub(crate) struct Active {
     pub(crate) suspicion: Suspicion,
     pub(crate) has_stop_strings: bool,
     pub(crate) has_penalties: bool,
+    pub(crate) masks: Masks,
     /// Whether sampling needs penalty or bias data, or bans stop ids for a while.
     pub(crate) has_side_data: bool,
     /// Whether the plan being made has room for the request's side data.
@@ -167,14 +169,15 @@ impl Active {
     ) -> Self {
         let terms = Terms::of(&request);
         let template = template(&request);
-        let bans = bans_stop_ids(&request);
+        let (bans, min_tokens) = (bans_stop_ids(&request), least_outputs(&request));
         let sampling = request.sampling;
         Self {
             arrival,
             max_tokens: request.max_tokens,
             has_side_data: has_penalty(&template) || !sampling.logit_bias.is_empty() || bans,
             stop_ids: StopIds::new(&request.stop_ids),
-            min_tokens: request.min_tokens,
+            min_tokens,
+            masks: Masks::new(request.masked),
             has_penalties: has_penalty(&template),
             has_stop_strings: request.has_stop_strings,
             namespace: request.namespace,
@@ -294,10 +297,20 @@ impl Active {
         side_words(self.has_penalties, self.known(), bias as u32)
     }
 
+    /// Whether its sampling needs data that the plan's rows have no room for.
+    pub(crate) fn uses_side_arena(&self) -> bool {
+        self.has_side_data || self.masks.wanted
+    }
+
+    /// Whether its last token must be known before the next is computed.
+    fn needs_last_token(&self) -> bool {
+        self.has_penalties || self.masks.wanted
+    }
+
     /// Whether a step may name it now, memory and budgets aside.
     pub(crate) fn is_plannable(&self) -> bool {
         self.outputs() + self.pending < self.max_tokens
-            && !(self.inflight > 0 && self.has_penalties)
+            && !(self.inflight > 0 && self.needs_last_token())
             && !self.waits_as_beam()
     }
 
@@ -326,17 +339,23 @@ impl Active {
         }
     }
 
-    /// Whether the last known token must be known before the next is computed, and is not.
+    /// Whether it could be planned as soon as the token in flight is known.
     pub(crate) fn waits_for_flight(&self) -> bool {
-        self.inflight > 0 && self.has_penalties && self.outputs() + self.pending < self.max_tokens
+        let next = self.outputs() + self.pending;
+        self.inflight > 0
+            && self.needs_last_token()
+            && next < self.max_tokens
+            && self.masks.allow(next)
     }
 
     /// What keeps it from being sampled, where [`Self::may_sample`] says no.
     pub(crate) fn sampling_limit(&self) -> ChunkLimit {
-        if self.is_in_ack_window() {
-            ChunkLimit::SideData
-        } else {
+        if !self.is_in_ack_window() {
             ChunkLimit::TextAck
+        } else if self.is_unmasked() {
+            ChunkLimit::Mask
+        } else {
+            ChunkLimit::SideData
         }
     }
 
@@ -353,14 +372,24 @@ impl Active {
         }
     }
 
+    /// Whether its next output needs a mask that must be known first, and is not.
+    fn is_unmasked(&self) -> bool {
+        !self.masks.allow(self.outputs() + self.pending)
+    }
+
+    /// Whether text side and mask are ready for one more token.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_in_ack_window() && !self.is_unmasked()
+    }
+
     /// Whether the text side is close enough behind for one more token.
-    pub(crate) fn is_in_ack_window(&self) -> bool {
+    fn is_in_ack_window(&self) -> bool {
         !self.has_stop_strings || self.outputs() + self.pending < self.acked + ACK_WINDOW
     }
 
     /// Whether a step may sample it now, given the side data granted.
     pub(crate) fn may_sample(&self) -> bool {
-        self.is_in_ack_window() && (self.side_granted || !self.has_side_data)
+        self.is_ready() && (self.side_granted || !self.has_side_data)
     }
 
     /// Whether its next token's KV needs a block that it does not own.
@@ -447,14 +476,24 @@ fn template(request: &Request) -> SamplingRow {
         repetition_penalty: sampling.repetition_penalty,
         logprob: sampling.logprob,
         candidates: sampling.top_logprobs,
+        masked: request.masked,
         penalty_offset: None,
         bias_offset: None,
     }
 }
 
+/// Output tokens before which no stop id ends the output.
+fn least_outputs(request: &Request) -> u32 {
+    if request.masked {
+        0
+    } else {
+        request.min_tokens
+    }
+}
+
 /// Whether stop ids are kept out of its first tokens, as a bias.
 pub(crate) fn bans_stop_ids(request: &Request) -> bool {
-    request.min_tokens > 0 && !request.stop_ids.is_empty()
+    request.min_tokens > 0 && !request.stop_ids.is_empty() && !request.masked
 }
 
 pub(crate) fn has_penalty(row: &SamplingRow) -> bool {

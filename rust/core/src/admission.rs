@@ -279,7 +279,7 @@ impl Core {
             self.move_frontier(slot);
         }
         let request = &mut self.requests[slot];
-        self.side_users += u32::from(request.has_side_data);
+        self.side_users += u32::from(request.uses_side_arena());
         self.waiting.remove(request);
         self.running.insert(request.rank(), slot);
         let (clock, now) = (&self.accounts.clock, self.cache.now);
@@ -314,7 +314,7 @@ impl Core {
         let request = &mut self.requests[slot];
         let ends = request.remaining() <= budget.tokens.min(budget.prefill);
         let words = request.side_words();
-        request.side_granted = ends && request.is_in_ack_window() && words <= budget.side;
+        request.side_granted = ends && request.is_ready() && words <= budget.side;
         if request.side_granted {
             budget.side -= words;
         }

@@ -300,9 +300,9 @@ fn rows(core: &Core) -> Outcome {
 
 fn side_users(core: &Core) -> Outcome {
     let running = core.running.slots();
-    let users = running.filter(|&slot| core.requests[slot].has_side_data);
+    let users = running.filter(|&slot| core.requests[slot].uses_side_arena());
     ensure(users.count() == core.side_users as usize, || {
-        format!("{} requests with side data are counted", core.side_users)
+        format!("{} users of the side arena are counted", core.side_users)
     })
 }
 

@@ -46,7 +46,7 @@ pub struct Core {
     pub(crate) unforked: Unforked,
     /// Beams that are searched together.
     pub(crate) groups: Groups,
-    /// Running requests with side data.
+    /// Running requests that use the side arena.
     pub(crate) side_users: u32,
     /// Admissions keep a reserve of blocks up to this step: something was preempted recently.
     pub(crate) reserve_until: u64,
@@ -166,9 +166,19 @@ impl Core {
         }
     }
 
+    /// The mask of output `index` is known: what is planned from now on can be drawn under it. An earlier
+    /// one's is a repetition; a finished handle is ignored. The first output has the same mask in all choices:
+    /// as long as the first choice computes the prompt for the others, it is told for them as well.
+    ///
+    /// # Errors
+    /// [`Error::Mask`].
+    pub fn mask_ready(&mut self, handle: Handle, index: u32) -> Result<(), Error> {
+        self.know_mask(handle, index)
+    }
+
     /// Plans and thereby launches the next step, after it has ended what is past its deadline.
     /// `None`: nothing can be computed now, or `overlap_depth` + 1 steps are unretired, or a running
-    /// row needs the token that it is sampling (it has penalties), and the step waits for that
+    /// row needs the token that it is sampling (it has penalties or a mask), and the step waits for that
     /// rather than leave it behind.
     pub fn plan(&mut self, now: u64) -> Option<&StepPlan> {
         self.cache.now = now;

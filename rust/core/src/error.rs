@@ -144,6 +144,16 @@ pub enum Error {
         committed: u32,
         previous: u32,
     },
+    /// A mask for a token that cannot be next, or of a request that is drawn without masks (`wanted` is
+    /// false).
+    #[error(
+        "the mask of output {index} is said to be known: {committed} are committed, masks wanted is {wanted}"
+    )]
+    Mask {
+        index: u32,
+        committed: u32,
+        wanted: bool,
+    },
     /// `worker_lost` for another epoch, or with KV that this build cannot keep.
     #[error(
         "worker_lost(epoch {epoch}, kv_kept {kv_kept}) in epoch {current}: only the current epoch without kept KV can be lost"

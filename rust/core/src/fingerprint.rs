@@ -52,6 +52,9 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     request.hash_stop_ids(state);
     (request.has_stop_strings, request.namespace, request.terms).hash(state);
     (request.has_side_data, request.has_penalties).hash(state);
+    let (masks, outputs) = (request.masks, request.outputs());
+    let wary = masks.trusted_from.saturating_sub(outputs);
+    (masks.wanted, masks.known > outputs, wary).hash(state);
     (request.state, request.admitted, request.row).hash(state);
     request.blocks.hash(state);
     (

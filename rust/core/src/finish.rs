@@ -80,7 +80,7 @@ impl Core {
         self.cache
             .release_path(&request.blocks, &request.path, fence, request.terms);
         self.rows.give_back(request.row, request.last_step);
-        self.side_users -= u32::from(request.has_side_data);
+        self.side_users -= u32::from(request.uses_side_arena());
         request.give_back();
         self.unequip(slot);
     }

@@ -250,7 +250,7 @@ impl Core {
         let (clock, now) = (&self.accounts.clock, self.cache.now);
         request.release(clock, now);
         request.account.admitted(clock, now, self.step, prompt);
-        self.side_users += u32::from(request.has_side_data);
+        self.side_users += u32::from(request.uses_side_arena());
         self.running.insert(request.rank(), slot);
         if cacheable {
             self.move_frontier(slot);

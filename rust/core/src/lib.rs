@@ -28,6 +28,7 @@ pub mod kv_events;
 pub mod latency;
 mod launches;
 mod lost;
+mod mask;
 mod match_end;
 mod place;
 mod plan;

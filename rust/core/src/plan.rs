@@ -45,6 +45,8 @@ pub struct SamplingRow {
     /// How many of the likeliest ids are wanted with their log probabilities: beside the sampled one
     /// with `logprob`, instead of it for a beam.
     pub candidates: u32,
+    /// Whether it is drawn under a mask, or not at all while there is none.
+    pub masked: bool,
     /// Word offset into `side` of `[prompt_len, output_len, prompt ids.., output ids..]`.
     pub penalty_offset: Option<u32>,
     /// Word offset into `side` of `[count, ids.., f32 bits..]`.

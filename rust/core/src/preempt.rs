@@ -23,7 +23,7 @@ impl Core {
         }
         let wants = |core: &Self, slot: u32| {
             let request = &core.requests[slot];
-            request.needs_block(shift) && request.is_plannable() && request.is_in_ack_window()
+            request.needs_block(shift) && request.is_plannable() && request.is_ready()
         };
         let need = |core: &Self| {
             let wanting = core.running.slots().filter(|&slot| wants(core, slot));

@@ -43,6 +43,8 @@ pub enum WaitReason {
     Trial,
     /// Running, but the text side had not searched the last tokens for stop strings.
     TextAck,
+    /// Running, but the mask of its next token was late, or not yet known after one was.
+    Mask,
     /// Running, but a step had no room for its penalties or logit bias.
     SideData,
     /// Running, but its next block was still fenced by a launched step.
@@ -55,7 +57,7 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// Every reason, in order of its number.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Step,
         Self::Worker,
         Self::Rows,
@@ -72,6 +74,7 @@ impl WaitReason {
         Self::OtherBeams,
         Self::Trial,
         Self::TextAck,
+        Self::Mask,
         Self::SideData,
         Self::FencedBlock,
         Self::StepTime,
@@ -98,6 +101,7 @@ impl WaitReason {
             Self::InFlight => "in_flight",
             Self::Trial => "trial",
             Self::TextAck => "text_ack",
+            Self::Mask => "mask",
             Self::SideData => "side_data",
             Self::FencedBlock => "fenced_block",
             Self::StepTime => "step_time",
@@ -186,6 +190,8 @@ pub enum ChunkLimit {
     PrefillTokens,
     /// The last token waits: the text side is too far behind to sample.
     TextAck,
+    /// The last token waits: its mask is not known.
+    Mask,
     /// The last token waits: the step has no room for penalties or logit bias.
     SideData,
     /// The time that the target for the gap between tokens of a decoding request left for prompts.
@@ -202,6 +208,7 @@ impl ChunkLimit {
             Self::StepTokens => WaitReason::StepTokens,
             Self::PrefillTokens => WaitReason::PrefillTokens,
             Self::TextAck => WaitReason::TextAck,
+            Self::Mask => WaitReason::Mask,
             Self::SideData => WaitReason::SideData,
             Self::StepTime => WaitReason::StepTime,
             Self::TenantShare => WaitReason::TenantShare,
@@ -209,11 +216,12 @@ impl ChunkLimit {
     }
 
     /// Every limit, in order of its number.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Prompt,
         Self::StepTokens,
         Self::PrefillTokens,
         Self::TextAck,
+        Self::Mask,
         Self::SideData,
         Self::StepTime,
         Self::TenantShare,
@@ -227,6 +235,7 @@ impl ChunkLimit {
             Self::StepTokens => "step_tokens",
             Self::PrefillTokens => "prefill_tokens",
             Self::TextAck => "text_ack",
+            Self::Mask => "mask",
             Self::SideData => "side_data",
             Self::StepTime => "step_time",
             Self::TenantShare => "tenant_share",

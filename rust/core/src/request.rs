@@ -76,6 +76,9 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Output tokens before which no stop id can be sampled; one that comes nevertheless ends nothing.
     pub min_tokens: u32,
+    /// Whether every output is drawn under a mask, of which [`crate::Core::mask_ready`] tells. The masks
+    /// see to `min_tokens` then, as far as they can: a stop id that they allow ends the output.
+    pub masked: bool,
     /// Whether the text side searches stop strings and answers with [`crate::Core::text_ack`].
     pub has_stop_strings: bool,
     /// Outputs drawn from the one prompt, 1 to `max_running`; each has its own random numbers.
@@ -116,6 +119,7 @@ impl Default for Request {
             max_tokens: 0,
             stop_ids: Vec::new(),
             min_tokens: 0,
+            masked: false,
             has_stop_strings: false,
             choices: 1,
             beams: None,

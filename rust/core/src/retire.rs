@@ -105,6 +105,8 @@ impl Core {
                 // the last known token is computed again in its own slot.
                 request.lineage = request.lineage.wrapping_add(1);
                 request.pending = 0;
+                // An unforked choice has no tokens yet.
+                request.masks.missed(request.outputs());
                 if resident {
                     request.retired = request.retired.max(entry.end - 1);
                     request.computed = entry.end - 1;

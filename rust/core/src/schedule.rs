@@ -146,8 +146,7 @@ impl Core {
             let request = &mut self.requests[slot];
             request.side_granted = false;
             let ends = request.is_decoding() || request.remaining() <= chunk;
-            if request.has_side_data && ends && request.is_plannable() && request.is_in_ack_window()
-            {
+            if request.has_side_data && ends && request.is_plannable() && request.is_ready() {
                 side.push((request.side_step, request.arrival, slot));
             }
         }
@@ -184,7 +183,9 @@ impl Core {
                 }
                 continue;
             }
-            if !request.is_decoding() {
+            // All that is left to compute is sampled.
+            let samples = request.remaining() == 1;
+            if !request.is_decoding() && (!samples || request.may_sample()) {
                 prefilling.push(slot);
                 continue;
             }

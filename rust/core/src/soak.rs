@@ -1,6 +1,8 @@
 //! Random traffic against a worker whose next token is a hash of the prefix that it reads back
 //! through its own block tables, with every invariant checked after every call.
 
+mod masks;
+
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -98,6 +100,9 @@ struct Open {
     outputs: u32,
     acked: u32,
     stop_strings: bool,
+    masked: bool,
+    /// Outputs whose masks are known.
+    masks: u32,
 }
 
 /// A step, its duration and its rows.
@@ -147,6 +152,7 @@ impl Soak {
                 vec![]
             },
             min_tokens: self.random.below(4).saturating_sub(1),
+            masked: self.random.below(5) == 0,
             has_stop_strings: self.random.below(5) == 0,
             choices: match self.random.below(3) {
                 0 => 1 + self.random.below(3),
@@ -165,7 +171,7 @@ impl Soak {
             retention: (self.random.below(16) / 4) as u8 * u8::from(self.random.below(2) == 0),
             sampling,
         };
-        let stop_strings = request.has_stop_strings;
+        let (stop_strings, masked) = (request.has_stop_strings, request.masked);
         let choices = request.choices;
         if let Ok(handle) = self.core.submit(request, self.now) {
             for choice in 0..choices {
@@ -174,7 +180,9 @@ impl Soak {
                     tokens: prompt.clone(),
                     outputs: 0,
                     acked: 0,
+                    masks: 0,
                     stop_strings,
+                    masked,
                 };
                 self.open.insert((self.submitted, choice), open);
             }
@@ -208,7 +216,8 @@ impl Soak {
         let Some(plan) = self.core.plan(self.now).cloned() else {
             return false;
         };
-        let result = self.worker.run(&plan, block_size);
+        let mut result = self.worker.run(&plan, block_size);
+        self.mask_rows(&plan, &mut result);
         let time = Coefficients::default().step_ns(&Work::of(&plan)) as u64;
         let noise = u64::from(self.random.below(400)) * time / 1000;
         let outlier = if self.random.below(50) == 0 { 10 } else { 1 };
@@ -259,6 +268,9 @@ impl Soak {
                 open.acked += self.random.below(open.outputs - open.acked + 1);
                 let stop = (self.random.below(20) == 0 && open.acked > 0).then_some(open.acked);
                 self.core.text_ack(open.handle, open.acked, stop).unwrap();
+            }
+            if open.masked {
+                open.mask(&mut self.core);
             }
         }
     }

@@ -256,6 +256,8 @@ fn beams(request: &Request, vocabulary: u32) -> Result<(), Error> {
         "min_tokens"
     } else if request.sampling != seeded {
         "temperature, cuts, penalties, bias and the log probabilities of ids"
+    } else if request.masked {
+        "masks"
     } else if !beams.length_penalty.is_finite() {
         "a length_penalty that is no finite number"
     } else {

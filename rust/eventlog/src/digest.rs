@@ -137,6 +137,7 @@ fn sampling_words(rows: &[SamplingRow]) -> Vec<u32> {
             repetition_penalty,
             logprob,
             candidates,
+            masked,
             penalty_offset,
             bias_offset,
         } = row;
@@ -164,6 +165,7 @@ fn sampling_words(rows: &[SamplingRow]) -> Vec<u32> {
                 .into_iter()
                 .flatten(),
         );
+        words.extend(masked.then_some(3));
     }
     words
 }

@@ -35,6 +35,12 @@ pub enum Record {
         checked: u32,
         stop_at: Option<u32>,
     },
+    /// The mask of an output is known.
+    Mask {
+        now: u64,
+        handle: Handle,
+        index: u32,
+    },
     /// A plan is asked for.
     Plan { now: u64 },
     /// The answer to [`Record::Plan`]; `None`: nothing could be computed.

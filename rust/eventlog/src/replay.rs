@@ -191,6 +191,7 @@ impl Replayed {
                 stop_at,
                 ..
             } => core.text_ack(*handle, *checked, *stop_at)?,
+            Record::Mask { handle, index, .. } => core.mask_ready(*handle, *index)?,
             Record::Plan { now } => {
                 self.now = *now;
                 self.plan = core.plan(*now).map(PlanDigest::of);

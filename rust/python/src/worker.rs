@@ -3,8 +3,8 @@
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use runtime::worker::{Mark, Work};
+use pyo3::types::{PyBytes, PyDict};
+use runtime::worker::{Mark, RowMask, Work};
 
 use crate::array::Array;
 use crate::errors;
@@ -122,6 +122,23 @@ impl Step {
         array
             .map(Array::from)
             .ok_or_else(|| PyValueError::new_err(format!("a step has no array called {name:?}")))
+    }
+
+    /// Of each sampling row that is drawn under a mask: its bits as bytes of little-endian 32-bit words, `None` as long as it is
+    /// not there.
+    fn masks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let masks = PyDict::new(py);
+        for row in 0..self.0.num_sampling_rows() {
+            match self.0.mask(row) {
+                RowMask::None => {}
+                RowMask::Late => masks.set_item(row, py.None())?,
+                RowMask::Ready(words) => {
+                    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                    masks.set_item(row, PyBytes::new(py, &bytes))?;
+                }
+            }
+        }
+        Ok(masks)
     }
 
     fn mark(&self, name: &str) -> PyResult<()> {

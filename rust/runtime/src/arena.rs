@@ -1,6 +1,8 @@
 //! The host's side of the arenas: plans are copied in, results are copied out once and then checked. The host never reads a plan back.
 
+mod masks;
 mod outcomes;
+mod shadow;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -8,9 +10,10 @@ use std::sync::atomic::Ordering;
 
 use diptych_core::{RowStatus, SamplingRow, StepPlan};
 
+use crate::arena::masks::Masked;
 pub(crate) use crate::arena::outcomes::{Drawn, Outcomes, Score};
 use crate::layout::{
-    Capacities, Count, ERROR_TEXT, FIELDS, Layout, SIDE, field_index, plan_word, result_word,
+    Capacities, Count, ERROR_TEXT, FIELDS, Layout, field_index, plan_word, result_word,
 };
 use crate::memory::Plain;
 use crate::os::SharedMemory;
@@ -47,6 +50,8 @@ struct Launched {
     scored: Vec<(usize, Drawn, usize)>,
     /// Sampling rows that ask for continuations, and how many.
     beams: Vec<(usize, usize)>,
+    /// Sampling rows that are drawn under a mask.
+    masked: Vec<Masked>,
     /// Checksum of the plan, in debug builds: nothing may change a plan before its step has retired.
     shadow: Option<u64>,
 }
@@ -108,8 +113,13 @@ impl HostArenas {
         Ok((arenas, [plan_fd, side_fd, result_fd]))
     }
 
-    /// Copies a plan into its image and publishes it. `at_once`: the step before has just retired.
-    pub(crate) fn write_plan(&mut self, plan: &StepPlan, at_once: bool) -> Result<(), Overflow> {
+    /// Copies a plan into its image and publishes it, with the masks that are known. `at_once`: the step before has just retired.
+    pub(crate) fn write_plan<'a>(
+        &mut self,
+        plan: &StepPlan,
+        at_once: bool,
+        known: impl Fn(Drawn) -> Option<&'a [u32]>,
+    ) -> Result<(), Overflow> {
         let counts = [
             plan.token_ids.len(),
             plan.rows.len(),
@@ -118,6 +128,7 @@ impl HostArenas {
             plan.block_copies.len(),
             plan.sampling.len(),
             plan.side.len(),
+            self.mask_words(&plan.sampling),
         ];
         for (count, entries) in Count::ALL.into_iter().zip(counts) {
             let capacity = self.layout.capacities.of(count);
@@ -136,15 +147,10 @@ impl HostArenas {
         self.write_sampling_rows(image, plan);
         self.side.write(image * self.layout.side_bytes, &plan.side);
         self.write_header(image, plan, counts);
+        let masked = self.begin_masks(image, &plan.sampling, known);
         let wanted = plan.sampling.iter().enumerate();
-        let scored = wanted.filter(|(_, row)| row.logprob).map(|(index, row)| {
-            let drawn = Drawn {
-                request: row.submission,
-                choice: row.choice_index,
-                index: row.output_index,
-            };
-            (index, drawn, row.candidates as usize)
-        });
+        let scored = wanted.filter(|(_, row)| row.logprob);
+        let scored = scored.map(|(index, row)| (index, Drawn::of(row), row.candidates as usize));
         let rows = plan.sampling.iter().enumerate();
         let beams = rows.filter(|(_, row)| row.candidates > 0 && !row.logprob);
         let beams = beams.map(|(index, row)| (index, row.candidates as usize));
@@ -156,6 +162,7 @@ impl HostArenas {
             follows: at_once || !self.launched.is_empty(),
             scored: scored.collect(),
             beams: beams.collect(),
+            masked,
             shadow: cfg!(debug_assertions).then(|| self.checksum(image, &counts)),
         });
         let published = self
@@ -257,6 +264,7 @@ impl HostArenas {
             0 => i32::from(row.logprob) - 1,
             wanted => wanted as i32,
         });
+        self.each(image, rows, "masked", |row| i32::from(row.masked));
     }
 
     fn write<T: Plain>(&self, image: usize, name: &str, values: &[T]) {
@@ -300,7 +308,10 @@ impl HostArenas {
         if matches!(outcome, Outcome::Rows { .. }) {
             self.results[image] = step;
             self.measure_gap(header);
-            self.launched.pop_front();
+            let retired = self.launched.pop_front();
+            let masked = retired.into_iter().flat_map(|step| step.masked);
+            into.masked.clear();
+            into.masked.extend(masked.map(|masked| masked.place()));
         }
         (step, outcome)
     }
@@ -368,6 +379,8 @@ impl HostArenas {
         self.result.read_u32(status, rows, &mut self.words);
         self.result.read_u32(ids, rows, &mut self.words);
         let (statuses, ids) = self.words.split_at(rows);
+        let masked = &self.launched[0].masked;
+        let may_miss = |row| masked.iter().any(|masked| masked.may_miss(row));
         into.clear();
         for (row, (status, id)) in statuses.iter().zip(ids).enumerate() {
             let status = match status {
@@ -375,8 +388,8 @@ impl HostArenas {
                 0 => RowStatus::Ok,
                 1 => RowStatus::Nan,
                 2 => RowStatus::BadId,
+                3 if may_miss(row) => RowStatus::NotSampled,
                 3 => {
-                    // Only a row that waits for a mask may say so, and no plan of this build carries one.
                     return Outcome::Garbage(format!(
                         "its result of step {step} left row {row} unsampled, which waits for no mask"
                     ));
@@ -425,28 +438,6 @@ impl HostArenas {
             class: text(&bytes[..class]),
             message: text(&bytes[class..]),
         }
-    }
-
-    /// Over every used byte of a plan image and its side data.
-    fn checksum(&self, image: usize, counts: &[usize; Count::ALL.len()]) -> u64 {
-        let layout = &self.layout;
-        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
-        for (index, field) in FIELDS.iter().enumerate() {
-            let bytes = field.items(counts[field.count as usize]) * field.item.size();
-            let part = if index == SIDE {
-                self.side.read_bytes(image * layout.side_bytes, bytes)
-            } else {
-                let offset = image * layout.plan_bytes + layout.offsets[index];
-                self.plan.read_bytes(offset, bytes)
-            };
-            hasher.update(&part);
-        }
-        let header = (plan_word::EPOCH..plan_word::COUNTS + counts.len())
-            .map(|index| self.plan.word(image * layout.plan_bytes, index));
-        for word in header {
-            hasher.update(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        hasher.digest()
     }
 }
 

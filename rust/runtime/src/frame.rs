@@ -185,6 +185,12 @@ pub enum FailureKind {
     Tokenizer,
     /// A parameter that only the core could judge.
     InvalidParameter,
+    /// A grammar that is none, or too much work.
+    InvalidGrammar,
+    /// The output could not go on under its grammar: that took too much work.
+    GrammarFailed,
+    /// Too many grammars are being compiled.
+    GrammarsBusy,
     /// The model computed NaN for this request.
     NanLogits,
     /// The worker sampled an impossible id for this request.
@@ -216,6 +222,9 @@ impl FailureKind {
             Self::Template => "template",
             Self::Tokenizer => "tokenizer",
             Self::InvalidParameter => "invalid_parameter",
+            Self::InvalidGrammar => "invalid_grammar",
+            Self::GrammarFailed => "grammar_failed",
+            Self::GrammarsBusy => "grammars_busy",
             Self::NanLogits => "nan_logits",
             Self::BadToken => "bad_token",
             Self::WorkerDied => "worker_died",

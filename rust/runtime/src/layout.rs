@@ -64,11 +64,12 @@ pub(crate) enum Count {
     BlockCopies,
     Sampling,
     Side,
+    Masks,
 }
 
 impl Count {
     /// In the order of the header.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Tokens,
         Self::Rows,
         Self::Deltas,
@@ -76,6 +77,7 @@ impl Count {
         Self::BlockCopies,
         Self::Sampling,
         Self::Side,
+        Self::Masks,
     ];
 }
 
@@ -91,6 +93,8 @@ pub(crate) struct Capacities {
     pub(crate) block_copies: u32,
     pub(crate) sampling: u32,
     pub(crate) side_words: u32,
+    /// Words of one sampling row's mask: one that says whether it is there, then a bit for each id of the vocabulary.
+    pub(crate) mask_words: u32,
 }
 
 impl Capacities {
@@ -116,6 +120,7 @@ impl Capacities {
             block_copies: limits.max_running,
             sampling: limits.max_running,
             side_words: side_words(limits, vocabulary),
+            mask_words: mask_words(vocabulary),
         })
     }
 
@@ -128,6 +133,7 @@ impl Capacities {
             Count::BlockCopies => self.block_copies,
             Count::Sampling => self.sampling,
             Count::Side => self.side_words,
+            Count::Masks => return self.sampling as usize * self.mask_words as usize,
         };
         capacity as usize
     }
@@ -141,6 +147,11 @@ fn side_words(limits: &Limits, vocabulary: u32) -> u32 {
     let largest = penalties + 1 + 2 * u64::from(vocabulary);
     let everybody = penalties * u64::from(limits.max_running);
     u32::try_from(largest.max(everybody.min(CAP))).unwrap_or(u32::MAX)
+}
+
+/// Whole cache lines, so that no two rows share one.
+fn mask_words(vocabulary: u32) -> u32 {
+    (1 + vocabulary.div_ceil(32)).next_multiple_of((LINE / 4) as u32)
 }
 
 /// Type of an array's items.
@@ -210,8 +221,9 @@ impl Field {
 /// Number of arrays.
 pub(crate) const NUM_FIELDS: usize = FIELDS.len();
 
-/// Every array, in memory order; `side` alone stands in the side arena.
-pub(crate) const FIELDS: [Field; 28] = [
+/// Every array, in memory order; `side` and `masks` stand in the side arena. Masks are written while the step runs, the others
+/// before it is published.
+pub(crate) const FIELDS: [Field; 30] = [
     Field::new("token_ids", Item::I32, Count::Tokens),
     Field::new("positions", Item::I32, Count::Tokens),
     Field::new("slots", Item::I64, Count::Tokens),
@@ -245,7 +257,9 @@ pub(crate) const FIELDS: [Field; 28] = [
     Field::new("penalty_offset", Item::I32, Count::Sampling),
     Field::new("bias_offset", Item::I32, Count::Sampling),
     Field::new("logprobs", Item::I32, Count::Sampling),
+    Field::new("masked", Item::I32, Count::Sampling),
     Field::new("side", Item::U32, Count::Side),
+    Field::new("masks", Item::U32, Count::Masks),
 ];
 
 /// Index of the field called `name`.
@@ -253,8 +267,9 @@ pub(crate) fn field_index(name: &str) -> Option<usize> {
     FIELDS.iter().position(|field| field.name == name)
 }
 
-/// Index of the field that stands in the side arena.
-pub(crate) const SIDE: usize = NUM_FIELDS - 1;
+/// Indexes of the fields that stand in the side arena.
+pub(crate) const SIDE: usize = NUM_FIELDS - 2;
+pub(crate) const MASKS: usize = NUM_FIELDS - 1;
 
 /// Offsets within one image of each arena, and the images' sizes, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -285,6 +300,10 @@ impl Layout {
         let row_bytes = (capacities.sampling as usize * 4).next_multiple_of(LINE);
         let status = RESULT_HEADER + ERROR_TEXT;
         let side_bytes = (capacities.side_words as usize * 4).next_multiple_of(LINE);
+        offsets[SIDE] = 0;
+        offsets[MASKS] = side_bytes;
+        // Nobody touches the pages of masks that are not used.
+        let side_bytes = side_bytes + capacities.of(Count::Masks) * 4;
         Self {
             capacities,
             offsets,

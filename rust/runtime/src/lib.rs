@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod frame;
 mod frame_queue;
+mod grammar;
 mod layout;
 mod mailbox;
 mod memory;
@@ -35,6 +36,7 @@ pub use crate::frame::{
     TokenLogprobs,
 };
 pub use crate::frame_queue::FrameQueue;
+pub use crate::grammar::Delay;
 pub use crate::options::{
     EngineOptions, EventLogOptions, Limits, Prompt, TestFaults, WorkerKind, WorkerOptions,
 };

@@ -38,6 +38,14 @@ impl SharedMemory {
         unsafe { AtomicU64::from_ptr(address) }
     }
 
+    /// The `u32` at `offset`.
+    pub(crate) fn half_word(&self, offset: usize) -> &AtomicU32 {
+        let address = self.at::<u32>(offset, 1);
+        // SAFETY: inside the mapping, aligned, alive as long as `self`, and while the other side may write it both sides access it as an
+        // atomic only.
+        unsafe { AtomicU32::from_ptr(address) }
+    }
+
     /// Copies `values` to `offset`.
     pub(crate) fn write<T: Plain>(&self, offset: usize, values: &[T]) {
         let target = self.at::<T>(offset, values.len());

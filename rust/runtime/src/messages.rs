@@ -12,6 +12,7 @@ use crate::arena::{Drawn, Score};
 use crate::control::HostMessage;
 use crate::engine::questions::{KvStored, KvTold};
 use crate::frame::{Failure, FailureKind, Timings};
+use crate::grammar::{Compiled, MaskDone};
 use crate::shared::{Open, Slot};
 use crate::text::Answer;
 
@@ -20,6 +21,8 @@ use crate::text::Answer;
 pub(crate) enum Command {
     Submit(Box<Submission>),
     Abort(u64),
+    /// A mask was computed, or could not be.
+    Mask(Box<MaskDone>),
     /// Verdicts of the stop search.
     Acks(Vec<Verdict>),
     /// Ask the worker and put the answer into the slot.
@@ -54,6 +57,8 @@ pub(crate) struct Verdict {
 pub(crate) struct Submission {
     pub(crate) open: Arc<Open>,
     pub(crate) request: Request,
+    /// Where the output follows a grammar: once it is compiled.
+    pub(crate) compiled: Option<Compiled>,
     /// One for each choice.
     pub(crate) answers: Vec<Answer>,
     pub(crate) times: PromptTimes,

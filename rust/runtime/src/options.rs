@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::EngineError;
+use crate::grammar::Delay;
 use crate::params::MAX_TTL_S;
 use crate::urgency::is_time;
 use diptych_core::config::{Admission, Eviction};
@@ -59,6 +60,12 @@ pub struct TestFaults {
     pub panic_at_submission: Option<u64>,
     /// The text thread panics at this request's first token.
     pub panic_at_text_of: Option<u64>,
+    /// A request's grammar takes this much longer to compile.
+    pub slow_compile: Option<Delay>,
+    /// Each of a request's masks but the first takes this much longer.
+    pub slow_masks: Option<Delay>,
+    /// No mask of this request but the first ever comes.
+    pub withhold_masks_of: Option<u64>,
 }
 
 /// Where a worker runs.

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::EngineError;
+use crate::grammar::GrammarParams;
 use crate::urgency::{is_time, tenant_number};
 use diptych_core::Sampling;
 use diptych_core::beam::Beams;
@@ -71,6 +72,9 @@ pub(crate) struct Params {
     /// Seconds after its last use for which its cached prefix can be found.
     pub(crate) cache_ttl: Option<f64>,
     pub(crate) cache_retention: u8,
+    /// What the whole output must look like.
+    #[serde(default)]
+    pub(crate) grammar: Option<GrammarParams>,
     /// Whether the last frame says why the request went as it did.
     #[serde(default)]
     pub(crate) explain: bool,
@@ -139,6 +143,7 @@ impl Params {
         if self.target_itl_ns == Some(0) {
             problems.push("target_itl_ns is 0: at least 1, or none".to_owned());
         }
+        self.grammar_problems(&mut problems);
         self.cache_problems(&mut problems);
         self.urgency_problems(&mut problems);
         if !(1..=MAX_CHOICES).contains(&self.n) {
@@ -153,6 +158,23 @@ impl Params {
         }
         self.list_problems(vocabulary, &mut problems);
         problems
+    }
+
+    fn grammar_problems(&self, problems: &mut Vec<String>) {
+        let Some(grammar) = &self.grammar else {
+            return;
+        };
+        let field = &grammar.field;
+        if self.ignore_eos {
+            problems.push(format!(
+                "ignore_eos is true with {field}: where the grammar ends the output must end"
+            ));
+        }
+        if self.beams.is_some() {
+            problems.push(format!(
+                "beam search with {field}: it goes by the log probabilities alone"
+            ));
+        }
     }
 
     fn urgency_problems(&self, problems: &mut Vec<String>) {

@@ -134,7 +134,7 @@ pub(crate) fn run_prompts(shared: &Shared, long: bool) {
 pub(crate) fn run_job(shared: &Shared, job: PromptJob) {
     let open = Arc::clone(&job.open);
     match catch_unwind(AssertUnwindSafe(|| prepare(shared, job))) {
-        Ok(Ok(submission)) => shared.hand_to_core(submission),
+        Ok(Ok(submission)) => shared.hand_on(submission),
         Ok(Err(problem)) => shared.fail_prompt(&open, problem),
         Err(_) => shared.fail_prompt(
             &open,
@@ -172,6 +172,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         max_tokens,
         stop_ids,
         min_tokens: params.min_tokens,
+        masked: params.grammar.is_some(),
         has_stop_strings: params.may_end_early(),
         namespace: shared.namespaces.of(&params.cache_salt),
         cache_ttl_ns: params.cache_ttl_ns(),
@@ -192,6 +193,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     Ok(Box::new(Submission {
         open: Arc::clone(&job.open),
         request,
+        compiled: None,
         answers,
         times: prepared.times,
     }))

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use diptych_text::{AnswerFormats, ChatTemplate, Tokenizer};
+use diptych_text::{AnswerFormats, ChatTemplate, GrammarCompiler, Tokenizer};
 
 use crate::engine::Ready;
 use crate::frame::{Done, FailureKind, FinishReason, Finished, Frame, Timings};
+use crate::grammar::Grammars;
 use crate::mailbox::Mailbox;
 use crate::messages::{Command, Problem, Submission, TextMessage};
 use crate::options::{EngineOptions, Limits};
@@ -150,6 +151,7 @@ pub(crate) struct Shared {
     pub(crate) text: Mailbox<TextMessage>,
     pub(crate) prompts: crate::prompts::PromptJobs,
     pub(crate) texts: Texts,
+    pub(crate) grammars: Grammars,
     pub(crate) namespaces: crate::namespaces::Namespaces,
     pub(crate) ready: Slot<Ready>,
     pub(crate) statistics: Mutex<Statistics>,
@@ -247,12 +249,19 @@ impl Shared {
     pub(crate) fn new(options: EngineOptions, texts: Texts) -> Result<Self, EngineError> {
         let signal =
             || crate::os::EventFd::new().map_err(|error| EngineError::system("eventfd", error));
+        let compiler = GrammarCompiler::new(
+            texts.tokenizer.table(),
+            options.vocabulary,
+            &options.eos_ids,
+        );
+        let grammars = Grammars::new(compiler);
         Ok(Self {
             owner: Owner::this_process(),
             options,
             commands: Mailbox::new(signal()?),
             text: Mailbox::new(signal()?),
             prompts: crate::prompts::PromptJobs::new(),
+            grammars,
             texts,
             namespaces: crate::namespaces::Namespaces::default(),
             ready: Slot::new(),
@@ -306,6 +315,17 @@ impl Shared {
         drop(registry);
         frame.done = Some(done);
         open.queue.add(frame);
+    }
+
+    /// Gives a request whose prompt is known to the engine thread, by way of whoever compiles its grammar.
+    pub(crate) fn hand_on(&self, submission: Box<Submission>) {
+        if submission.open.params.grammar.is_none() {
+            return self.hand_to_core(submission);
+        }
+        if let Err(submission) = self.grammars.compile(submission) {
+            let closed = Problem::new(FailureKind::EngineClosed, "the engine was closed");
+            self.fail_prompt(&submission.open, closed);
+        }
     }
 
     /// Moves a request from the prompt stage to the engine thread, unless it was ended meanwhile.

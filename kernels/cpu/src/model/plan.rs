@@ -1,6 +1,7 @@
 //! A step's plan as flat arrays, and its validation: nothing in it may read or write where it must not.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 
 use super::settings::Settings;
 use crate::sampling::{SamplingError, SamplingRow, read_bias, read_history};
@@ -47,6 +48,10 @@ pub struct SamplingInput<'a> {
     /// 0 where the log probability of the sampled id is wanted, above 0 where so many of the likeliest ids are wanted with
     /// theirs, else −1.
     pub logprobs: &'a [i32],
+    /// 1 where the row is drawn under a mask, else 0.
+    pub masked: &'a [i32],
+    /// `[S][M]` masks as in [`SamplingRow::mask`]; empty where no row has one.
+    pub masks: &'a [AtomicU32],
     /// Records of the rows.
     pub side: &'a [u32],
 }
@@ -299,6 +304,7 @@ impl SamplingInput<'_> {
             ("penalty_offset", self.penalty_offset),
             ("bias_offset", self.bias_offset),
             ("logprobs", self.logprobs),
+            ("masked", self.masked),
         ];
         for (name, values) in integers {
             length(name, values, count)?;
@@ -321,6 +327,8 @@ impl SamplingInput<'_> {
         require("choice_index", self.choice_index, 0..i32::MAX)?;
         let vocabulary = i32::try_from(settings.vocabulary).unwrap_or(i32::MAX);
         require("logprobs", self.logprobs, -1..vocabulary.saturating_add(1))?;
+        require("masked", self.masked, 0..2)?;
+        self.check_masks(settings.vocabulary)?;
         for row in 0..count {
             let refused = |error: SamplingError| PlanError(error.to_string());
             self.row(row)
@@ -328,6 +336,26 @@ impl SamplingInput<'_> {
                 .map_err(refused)?;
         }
         Ok(())
+    }
+
+    fn check_masks(&self, vocabulary: usize) -> Result<(), PlanError> {
+        if !self.masked.contains(&1) {
+            return Ok(());
+        }
+        let (found, rows) = (self.masks.len(), self.len());
+        let least = 1 + vocabulary.div_ceil(32);
+        if found.is_multiple_of(rows) && found / rows >= least {
+            return Ok(());
+        }
+        refuse(format!(
+            "masks has {found} words in a plan with {rows} sampling rows: each has as many, at least {least}"
+        ))
+    }
+
+    fn mask(&self, row: usize) -> Option<&[AtomicU32]> {
+        let words = self.masks.len() / self.len();
+        let mask = &self.masks[row * words..(row + 1) * words];
+        (self.masked[row] == 1).then_some(mask)
     }
 
     /// One row.
@@ -347,6 +375,7 @@ impl SamplingInput<'_> {
             candidates: self.logprobs[row].max(0) as u32,
             history: read_history(self.side, self.penalty_offset[row])?,
             bias: read_bias(self.side, self.bias_offset[row])?,
+            mask: self.mask(row),
         })
     }
 }

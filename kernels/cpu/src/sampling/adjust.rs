@@ -1,5 +1,7 @@
 //! Penalties and logit bias, applied where they bear and nowhere else.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::row::SamplingRow;
 
 /// Set in an id's count once its penalties are applied.
@@ -9,7 +11,7 @@ const APPLIED: u32 = 1 << 31;
 #[derive(Debug, Default)]
 pub(super) struct Counts(Vec<u32>);
 
-/// Repetition over prompt and output, then frequency and presence over output, then the bias. Ids outside the
+/// Repetition over prompt and output, then frequency and presence over output, then mask and bias. Ids outside the
 /// vocabulary count for nothing.
 pub(super) fn adjust(logits: &mut [f32], row: &SamplingRow, counts: &mut Counts) {
     if let Some((prompt, output)) = row.history {
@@ -29,10 +31,27 @@ pub(super) fn adjust(logits: &mut [f32], row: &SamplingRow, counts: &mut Counts)
             }
         }
     }
+    if let Some(words) = row.mask {
+        apply_mask(logits, &words[1..]);
+    }
     if let Some((ids, bits)) = row.bias {
         for (id, bits) in ids.iter().zip(bits) {
             if let Some(logit) = logits.get_mut(*id as usize) {
                 *logit += f32::from_bits(*bits);
+            }
+        }
+    }
+}
+
+fn apply_mask(logits: &mut [f32], words: &[AtomicU32]) {
+    for (logits, word) in logits.chunks_mut(32).zip(words) {
+        let word = word.load(Ordering::Relaxed);
+        if word == u32::MAX {
+            continue;
+        }
+        for (bit, logit) in logits.iter_mut().enumerate() {
+            if word >> bit & 1 == 0 {
+                *logit = f32::NEG_INFINITY;
             }
         }
     }

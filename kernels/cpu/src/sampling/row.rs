@@ -1,5 +1,7 @@
 //! What one row of logits is sampled with.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use thiserror::Error;
 
 /// Below this temperature a row is greedy.
@@ -13,6 +15,8 @@ pub enum Status {
     Ok = 0,
     /// A logit was NaN or +inf, or none was above -inf; the id is 0.
     Nan = 1,
+    /// The row's mask was not there; the id is 0.
+    NotSampled = 3,
 }
 
 /// Side data that does not fit.
@@ -78,6 +82,9 @@ pub struct SamplingRow<'a> {
     pub history: Option<Entries<'a>>,
     /// Ids and the bits of the f32 added to their logits.
     pub bias: Option<Entries<'a>>,
+    /// Its mask, which another process may write until the first word says that it is there; from the second word on, bit
+    /// `id % 32` of word `id / 32` allows an id.
+    pub mask: Option<&'a [AtomicU32]>,
 }
 
 impl Default for SamplingRow<'_> {
@@ -98,6 +105,7 @@ impl Default for SamplingRow<'_> {
             candidates: 0,
             history: None,
             bias: None,
+            mask: None,
         }
     }
 }
@@ -109,16 +117,23 @@ impl SamplingRow<'_> {
         self.temperature >= GREEDY_TEMPERATURE
     }
 
-    /// Penalties or bias may change the logits.
+    /// Penalties, a mask or bias may change the logits.
     #[must_use]
     pub fn changes_logits(&self) -> bool {
-        self.history.is_some() || self.bias.is_some()
+        self.history.is_some() || self.bias.is_some() || self.mask.is_some()
     }
 
     /// Only the best of the unchanged logits is asked for: [`super::Best`] over parts of the row gives the answer.
     #[must_use]
     pub fn wants_argmax_only(&self) -> bool {
         (!self.is_random() || self.top_k == 1) && !self.wants_logprob && !self.changes_logits()
+    }
+
+    /// Whether there is a mask that has not come yet.
+    #[must_use]
+    pub fn waits_for_mask(&self) -> bool {
+        self.mask
+            .is_some_and(|words| words[0].load(Ordering::Acquire) == 0)
     }
 
     /// Whether the bias is for tokens only.

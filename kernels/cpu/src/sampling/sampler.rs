@@ -43,6 +43,8 @@ impl Sampler {
 
     /// One token for a row of logits, one for each id that may be sampled; penalties and bias are applied in place.
     ///
+    /// A row whose mask has not come gives [`Status::NotSampled`] and id 0, and is left as it is. Masked ids have -inf.
+    ///
     /// A row with a NaN, with +inf or with nothing above -inf gives [`Status::Nan`] and id 0. Of a bias, ids outside the
     /// row are passed over: [`SamplingRow::check`] refuses them.
     pub fn sample(
@@ -51,6 +53,9 @@ impl Sampler {
         logits: &mut [f32],
         row: &SamplingRow,
     ) -> (Status, u32) {
+        if row.waits_for_mask() {
+            return (Status::NotSampled, 0);
+        }
         adjust(logits, row, &mut self.counts);
         if !row.is_random() {
             return set.run(Greedy(logits));

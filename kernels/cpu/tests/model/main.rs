@@ -6,6 +6,7 @@ mod plans;
 mod sampling;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use diptych_cpu::kv::KvFormat;
 use diptych_cpu::matrix::{Arithmetic, Format};
@@ -107,6 +108,8 @@ struct Sampling {
     penalty_offset: Vec<i32>,
     bias_offset: Vec<i32>,
     logprobs: Vec<i32>,
+    masked: Vec<i32>,
+    masks: Arc<Vec<AtomicU32>>,
     side: Vec<u32>,
 }
 
@@ -127,6 +130,7 @@ impl Sampling {
         self.penalty_offset.push(-1);
         self.bias_offset.push(-1);
         self.logprobs.push(-1);
+        self.masked.push(0);
     }
 
     fn input(&self) -> SamplingInput<'_> {
@@ -146,6 +150,8 @@ impl Sampling {
             penalty_offset: &self.penalty_offset,
             bias_offset: &self.bias_offset,
             logprobs: &self.logprobs,
+            masked: &self.masked,
+            masks: &self.masks,
             side: &self.side,
         }
     }

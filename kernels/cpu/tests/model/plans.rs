@@ -118,3 +118,31 @@ fn settings_and_weights_that_do_not_fit_are_refused() {
     let error = shape.check().unwrap_err().to_string();
     assert!(error.contains("intermediate is 72"), "{error}");
 }
+
+#[test]
+fn a_row_is_drawn_under_its_mask_or_not_at_all() {
+    let mut driver = Driver::new(&model(48, Format::F32, false, true), settings());
+    let mut plan = driver.plan(&[(1, &[4]), (3, &[5, 6, 7])], 1);
+    let free = driver.engine.run(&plan.input(), &|| ()).unwrap();
+    let words = 1 + driver.engine.settings().vocabulary.div_ceil(32);
+    let chosen = (free.ids[1] + 1) % 32;
+    let mut masks = vec![0; 2 * words];
+    masks[words + 1] = 1 << chosen;
+    plan.sampling.masked[1] = 1;
+    let masks = |ready: u32| {
+        let mut masks = masks.clone();
+        masks[words] = ready;
+        Arc::new(masks.into_iter().map(AtomicU32::new).collect::<Vec<_>>())
+    };
+    plan.sampling.masks = masks(0);
+    let late = driver.engine.run(&plan.input(), &|| ()).unwrap();
+    assert_eq!((late.status[0], late.ids[0]), (0, free.ids[0]));
+    assert_eq!(late.status[1], 3);
+    plan.sampling.masks = masks(1);
+    let drawn = driver.engine.run(&plan.input(), &|| ()).unwrap();
+    assert_eq!((drawn.status[0], drawn.ids[0]), (0, free.ids[0]));
+    assert_eq!((drawn.status[1], drawn.ids[1]), (0, chosen));
+    plan.sampling.masks = Arc::new(vec![AtomicU32::new(0), AtomicU32::new(0)]);
+    let error = driver.engine.run(&plan.input(), &|| ()).unwrap_err();
+    assert!(error.to_string().contains("masks has 2 words"), "{error}");
+}

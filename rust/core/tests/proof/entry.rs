@@ -8,6 +8,9 @@ use crate::oracle::{self, Randomness};
 /// Tokens that a row with stop strings may run ahead of its last acknowledgement (`protocol.md`).
 pub(crate) const ACKNOWLEDGEMENT_WINDOW: u32 = 8;
 
+/// Outputs from one with a late mask on that are planned only with a known mask.
+const OUTPUTS_AFTER_A_LATE_MASK: u32 = 8;
+
 /// One choice of an accepted request.
 #[derive(Clone, Debug)]
 #[expect(
@@ -43,6 +46,10 @@ pub(crate) struct Entry {
     /// Deaths of a worker in which this may have been the only unretired request, and the number of
     /// outputs that, once committed, clears it.
     pub(crate) lone_deaths: (u32, u32),
+    /// Outputs whose masks are known.
+    pub(crate) masks: u32,
+    /// First output that may be planned whether or not its mask is known.
+    pub(crate) trusted_from: u32,
     /// Later requests of its tenant and class that were admitted before it.
     pub(crate) bypassed: u32,
 }
@@ -79,6 +86,8 @@ impl Entry {
             forked: choice == 0,
             moves: false,
             lone_deaths: (0, 0),
+            masks: 0,
+            trusted_from: 0,
             bypassed: 0,
         }
     }
@@ -105,9 +114,24 @@ impl Entry {
     /// Decodes, and its next draw needs the token that is in flight.
     pub(crate) fn waits_for_flight(&self) -> bool {
         self.decoding
-            && self.penalised()
+            && (self.penalised() || self.request.masked)
             && self.in_flight > 0
             && self.committed + self.in_flight < self.request.max_tokens
+            && !self.is_unmasked()
+    }
+
+    /// The mask of its next output was late, or one of the eight before was, and it is not known.
+    pub(crate) fn is_unmasked(&self) -> bool {
+        let next = self.committed + self.in_flight;
+        self.request.masked && self.masks <= next && self.trusted_from > next
+    }
+
+    /// The worker could not sample its next output.
+    pub(crate) fn not_sampled(&mut self) {
+        self.in_flight = 0;
+        if self.request.masked {
+            self.trusted_from = self.committed + OUTPUTS_AFTER_A_LATE_MASK;
+        }
     }
 
     /// Prompt and the first `count` outputs.
@@ -180,7 +204,12 @@ impl Entry {
     }
 
     pub(crate) fn end_after(&self, id: u32) -> Option<FinishReason> {
-        if self.committed > self.request.min_tokens && self.request.stop_ids.contains(&id) {
+        let least = if self.request.masked {
+            0
+        } else {
+            self.request.min_tokens
+        };
+        if self.committed > least && self.request.stop_ids.contains(&id) {
             Some(FinishReason::StopToken(id))
         } else if self.committed == self.request.max_tokens {
             Some(FinishReason::Length)
@@ -208,14 +237,15 @@ pub(crate) fn check_parameters(
     let equal = floats
         .iter()
         .all(|(left, right)| left.to_bits() == right.to_bits())
-        && (row.seed, row.top_k) == (sampling.seed, sampling.top_k);
+        && (row.seed, row.top_k) == (sampling.seed, sampling.top_k)
+        && row.masked == entry.request.masked;
     let penalties = entry.penalised().then(|| {
         let outputs = &entry.outputs[..row.output_index as usize];
         let lengths = [entry.request.prompt.len() as u32, row.output_index];
         [&lengths, entry.request.prompt.as_slice(), outputs].concat()
     });
     let mut biases = sampling.logit_bias.clone();
-    if row.output_index < entry.request.min_tokens {
+    if row.output_index < entry.request.min_tokens && !entry.request.masked {
         let stop_ids = entry.request.stop_ids.iter();
         biases.extend(stop_ids.map(|&id| (id, f32::NEG_INFINITY)));
     }

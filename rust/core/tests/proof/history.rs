@@ -71,6 +71,8 @@ struct Trouble {
     /// Tokens of requests with a target for the gap between tokens.
     paced: u64,
     forks: usize,
+    /// Requests of which a mask came too late.
+    late_masks: usize,
 }
 
 impl Trouble {
@@ -85,6 +87,8 @@ impl Trouble {
         };
         let entries = world.model.entries.iter();
         let forked = entries.filter(|entry| entry.choice > 0 && entry.committed > 1);
+        let entries = world.model.entries.iter();
+        let late = entries.filter(|entry| entry.request.masked && entry.trusted_from > 0);
         let lost = |operation: &&Operation| **operation == Operation::WorkerLost;
         Self {
             preemptions: world.core.stats().preemptions,
@@ -97,6 +101,7 @@ impl Trouble {
             losses: history.iter().filter(lost).count(),
             paced: world.core.stats().paced_tokens,
             forks: forked.count(),
+            late_masks: late.count(),
         }
     }
 
@@ -109,6 +114,7 @@ impl Trouble {
         self.losses += other.losses;
         self.paced += other.paced;
         self.forks += other.forks;
+        self.late_masks += other.late_masks;
     }
 
     /// Each happened at least once in four histories on average.
@@ -120,6 +126,7 @@ impl Trouble {
             self.failures,
             self.losses,
             self.forks,
+            self.late_masks,
         ];
         let rarest = counts.into_iter().min().unwrap_or(0) as u64;
         rarest.min(self.preemptions).min(self.hits).min(self.paced) >= least

@@ -36,7 +36,7 @@ impl Model {
         self.entries.push(entry);
     }
 
-    fn index(&self, key: (u64, u32)) -> Result<usize, String> {
+    pub(crate) fn index(&self, key: (u64, u32)) -> Result<usize, String> {
         let index = self.entries.partition_point(|entry| entry.key() < key);
         let entry = self.entries.get(index);
         entry
@@ -51,7 +51,7 @@ impl Model {
     }
 
     /// The open choices that depend on this entry: those whose prompt it computes.
-    fn dependents(&self, index: usize) -> Vec<usize> {
+    pub(crate) fn dependents(&self, index: usize) -> Vec<usize> {
         let key = self.entries[index].key();
         let behind = (index + 1..self.entries.len()).take_while(|_| key.1 == 0);
         behind
@@ -214,6 +214,7 @@ impl Model {
                     "invariants 19, 48: output {index} of {submission} is too far"
                 ));
             }
+            check_mask(entry)?;
             // Invariants 17 and 27: all known tokens lie before the draw, and nothing else.
             let expected = entry.tokens(index);
             if draw
@@ -283,7 +284,7 @@ impl Model {
             }
             let failure = match status {
                 RowStatus::NotSampled => {
-                    entry.in_flight = 0;
+                    entry.not_sampled();
                     continue;
                 }
                 RowStatus::Nan => Some(FinishReason::NanLogits),
@@ -314,6 +315,11 @@ impl Model {
             (entry.committed, entry.acknowledged, entry.in_flight).hash(hasher);
             entry.lone_deaths.hash(hasher);
             (
+                entry.masks > entry.committed,
+                entry.trusted_from.saturating_sub(entry.committed),
+            )
+                .hash(hasher);
+            (
                 entry.finished,
                 entry.cached.is_some(),
                 entry.decoding,
@@ -323,6 +329,17 @@ impl Model {
             (entry.forked, entry.moves).hash(hasher);
         }
     }
+}
+
+/// Its mask is known, or can come while the step runs.
+fn check_mask(entry: &Entry) -> Checked {
+    if entry.request.masked && entry.in_flight > 0 || entry.is_unmasked() {
+        return Err(format!(
+            "{:?} is planned and cannot have a mask",
+            entry.key()
+        ));
+    }
+    Ok(())
 }
 
 fn check_placeholder(plan: &StepPlan, token: u32, in_flight: bool) -> Checked {

@@ -27,6 +27,10 @@ pub(crate) enum Operation {
     },
     /// An acknowledgement that goes backwards or too far.
     WrongAcknowledge(u8),
+    /// The mask of a request's next output becomes known.
+    Mask(u8),
+    /// A mask of an output that cannot be next.
+    WrongMask(u8),
     WorkerLost,
     ResetPrefixCache,
     /// Time passes, in microseconds.
@@ -48,6 +52,7 @@ pub(crate) struct Draft {
     pub(crate) ttl: Option<u32>,
     pub(crate) retention: u8,
     pub(crate) penalties: bool,
+    pub(crate) masked: bool,
     pub(crate) bias: u8,
     pub(crate) seed: u8,
     pub(crate) priority: u8,
@@ -103,6 +108,7 @@ impl Draft {
                 .map(|&id| u32::from(id) % vocabulary)
                 .collect(),
             min_tokens: u32::from(self.seed) % 3,
+            masked: self.masked,
             has_stop_strings: self.stop_string.is_some(),
             choices: u32::from(self.choices),
             beams: None,
@@ -243,6 +249,7 @@ pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
         prop_oneof![5 => Just(0u8), 1 => 1u8..4],
         0u8..2,
         prop_oneof![5 => Just(1u8), 2 => 2u8..5],
+        proptest::bool::weighted(0.25),
     );
     let timeout = || proptest::option::weighted(0.1, 1u16..120);
     let queue = (
@@ -271,6 +278,7 @@ pub(crate) fn drafts() -> impl Strategy<Value = Draft> {
             penalties: sampling.0,
             bias: sampling.1,
             seed: sampling.2,
+            masked: sampling.4,
             priority: queue.0,
             tenant: queue.1,
             timeout: queue.2,
@@ -298,6 +306,8 @@ pub(crate) fn operations() -> impl Strategy<Value = Operation> {
         10 => (any::<u8>(), any::<u8>())
             .prop_map(|(request, tokens)| Operation::Acknowledge { request, tokens }),
         1 => any::<u8>().prop_map(Operation::WrongAcknowledge),
+        12 => any::<u8>().prop_map(Operation::Mask),
+        1 => any::<u8>().prop_map(Operation::WrongMask),
         1 => Just(Operation::WorkerLost),
         1 => Just(Operation::ResetPrefixCache),
         1 => (1u16..40).prop_map(Operation::Wait),

@@ -80,6 +80,10 @@ impl State {
                 });
             }
         }
+        let unmasked = entries
+            .iter()
+            .filter(|entry| entry.open() && entry.request.masked && entry.masks <= entry.committed);
+        moves.extend((0..unmasked.count()).map(|index| Operation::Mask(index as u8)));
         if self.misbehaviours > 0 {
             let kinds = [Misbehaviour::Nan, Misbehaviour::NotSampled];
             let choices = scenario.requests.iter().any(|request| request.choices > 1);
@@ -184,6 +188,7 @@ impl Search<'_> {
                     | Operation::Complete
                     | Operation::Submit(_)
                     | Operation::Acknowledge { .. }
+                    | Operation::Mask(_)
             );
             progress |= pushes && print != own;
             if self.known.insert(print) {

@@ -16,7 +16,7 @@ pub(crate) enum Answer {
 pub(crate) fn answer(request: &Request, stats: &Stats, config: &CoreConfig) -> Answer {
     let prompt = request.prompt.len() as u32;
     let total = prompt + request.max_tokens;
-    let banned = if request.min_tokens > 0 {
+    let banned = if request.min_tokens > 0 && !request.masked {
         request.stop_ids.len()
     } else {
         0

@@ -112,11 +112,13 @@ impl Worker {
         }
     }
 
-    /// Runs a step up to its published result. Returns what each sampling row saw.
+    /// Runs a step up to its published result; the masks of rows that are `late` come too late. Returns
+    /// what each sampling row saw.
     pub(crate) fn launch(
         &mut self,
         plan: &StepPlan,
         fault: Option<(u8, Misbehaviour)>,
+        late: &[bool],
     ) -> Result<Vec<Draw>, String> {
         self.apply_deltas(plan)?;
         let fault = fault
@@ -140,6 +142,7 @@ impl Worker {
         let mut results = Vec::with_capacity(plan.sampling.len());
         for (index, sampling) in plan.sampling.iter().enumerate() {
             let what = fault.and_then(|(row, what)| (row == index).then_some(what));
+            let what = what.or(late[index].then_some(Misbehaviour::NotSampled));
             let (draw, result) = self.draw(plan, sampling, what)?;
             draws.push(draw);
             results.push(result);

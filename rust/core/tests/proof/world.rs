@@ -2,6 +2,7 @@
 //! time and judges everything that comes back.
 
 mod judge;
+mod masks;
 
 use diptych_core::latency::Coefficients;
 use diptych_core::{
@@ -76,6 +77,8 @@ impl World {
             Operation::Stale(kind) => self.stale(*kind)?,
             Operation::Acknowledge { request, tokens } => self.acknowledge(*request, *tokens)?,
             Operation::WrongAcknowledge(request) => self.wrong_acknowledge(*request)?,
+            Operation::Mask(request) => self.mask(*request)?,
+            Operation::WrongMask(request) => self.wrong_mask(*request)?,
             Operation::WorkerLost => self.worker_lost()?,
             Operation::ResetPrefixCache => self.reset_prefix_cache(),
             Operation::Wait(microseconds) => self.now += u64::from(*microseconds) * 1_000,
@@ -169,8 +172,10 @@ impl World {
         self.step = plan.step;
         plan_rules::check(plan, &self.config)?;
         self.check_time(plan)?;
-        let draws = self.worker.launch(plan, fault)?;
+        let late = self.late_masks(plan)?;
+        let draws = self.worker.launch(plan, fault, &late)?;
         self.model.launched(plan, &draws)?;
+        self.masks_in_time(plan, &late)?;
         if let Some(journal) = &mut self.journal {
             journal.plans.push(plan.clone());
         }

@@ -104,6 +104,14 @@ impl Driver {
         });
     }
 
+    pub(crate) fn mask(&mut self, handle: Handle, index: u32) {
+        let now = self.tick();
+        self.core
+            .mask_ready(handle, index)
+            .expect("so many are committed");
+        self.records.push(Record::Mask { now, handle, index });
+    }
+
     /// Whether there was anything to plan.
     pub(crate) fn plan(&mut self) -> bool {
         let now = self.tick();

@@ -4,20 +4,21 @@
 
 use std::path::PathBuf;
 
-use diptych_core::{CoreConfig, Event, RowStatus, Sampling};
+use diptych_core::{CoreConfig, Event, Request, RowStatus, Sampling};
 use diptych_eventlog::{Record, Replay};
 
 use crate::driver::{Driver, config, request};
 
 type Scenario = fn() -> Vec<Record>;
 
-const SCENARIOS: [(&str, Scenario); 6] = [
+const SCENARIOS: [(&str, Scenario); 7] = [
     ("chunks", chunks),
     ("prefixes", prefixes),
     ("pressure", pressure),
     ("overlap", overlap),
     ("deaths", deaths),
     ("failures", failures),
+    ("masks", masks),
 ];
 
 fn folder() -> PathBuf {
@@ -115,6 +116,30 @@ fn deaths() -> Vec<Record> {
     driver.lose_worker();
     driver.steps(1);
     driver.submit(request(9, 4, 2));
+    driver.finish();
+    driver.records
+}
+
+/// A row whose masks come before its steps, while they run, and late; beside it one without masks.
+fn masks() -> Vec<Record> {
+    let mut driver = Driver::new(&config());
+    let masked = driver.submit(Request {
+        masked: true,
+        ..request(1, 7, 13)
+    });
+    driver.submit(request(2, 5, 12));
+    driver.mask(masked, 0);
+    driver.steps(1);
+    driver.plan();
+    driver.mask(masked, 1);
+    driver.complete(None);
+    driver.plan();
+    driver.complete(Some((0, RowStatus::NotSampled)));
+    driver.steps(2);
+    for index in 2..13 {
+        driver.mask(masked, index);
+        driver.steps(1);
+    }
     driver.finish();
     driver.records
 }

@@ -229,5 +229,6 @@ fn sampling_row<'a>(row: &'a Row, bias_bits: Option<&'a [u32]>) -> SamplingRow<'
             .as_ref()
             .map(|(prompt, output)| (prompt.as_slice(), output.as_slice())),
         bias: bias_ids.zip(bias_bits),
+        mask: None,
     }
 }

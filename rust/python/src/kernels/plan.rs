@@ -1,5 +1,7 @@
 //! A step's arrays, read natively from the arena, or by the buffer protocol from any object that has them.
 
+use std::sync::atomic::AtomicU32;
+
 use diptych_cpu::model::{SamplingInput, StepInput};
 use pyo3::buffer::Element;
 use pyo3::prelude::*;
@@ -15,6 +17,7 @@ enum Column {
     I64(Vec<i64>),
     F32(Vec<f32>),
     U32(Vec<u32>),
+    Masks(Vec<AtomicU32>),
 }
 
 /// All arrays of a step that the kernels read.
@@ -24,7 +27,7 @@ pub(super) struct Columns {
 }
 
 /// Their names and items, in the order in which [`Columns::input`] takes them.
-const NAMES: [(&str, Item); 27] = [
+const NAMES: [(&str, Item); 29] = [
     ("token_ids", Item::I32),
     ("positions", Item::I32),
     ("slots", Item::I64),
@@ -51,8 +54,13 @@ const NAMES: [(&str, Item); 27] = [
     ("penalty_offset", Item::I32),
     ("bias_offset", Item::I32),
     ("logprobs", Item::I32),
+    ("masked", Item::I32),
+    (MASKS, Item::U32),
     ("side", Item::U32),
 ];
+
+/// Written by the host while the step runs.
+const MASKS: &str = "masks";
 
 impl Columns {
     /// Reads a step of the runtime, or a `StepView` made in Python.
@@ -64,6 +72,9 @@ impl Columns {
         for (name, item) in NAMES {
             let array = step.call_method1("array", (name,))?;
             arrays.push(match item {
+                Item::U32 if name == MASKS => {
+                    Column::Masks(words(&array)?.into_iter().map(AtomicU32::new).collect())
+                }
                 Item::I32 => Column::I32(items(&array)?),
                 Item::I64 => Column::I64(items(&array)?),
                 Item::F32 => Column::F32(items(&array)?),
@@ -121,6 +132,8 @@ impl Columns {
                 penalty_offset: next().slice(),
                 bias_offset: next().slice(),
                 logprobs: next().slice(),
+                masked: next().slice(),
+                masks: next().masks(),
                 side: next().slice(),
             },
         }
@@ -162,6 +175,23 @@ plan_item!(f32, F32);
 plan_item!(u32, U32);
 
 impl Column {
+    /// Words that may change.
+    ///
+    /// # Panics
+    /// If they are none: the order of [`NAMES`] is wrong.
+    fn masks(&self) -> &[AtomicU32] {
+        match self {
+            Self::Masks(words) => words,
+            Self::View(view) => {
+                assert_eq!(view.item(), Item::U32);
+                // SAFETY: the view keeps the mapping alive, its address is aligned, and both sides write these words as atomics, or
+                // before anybody can read them.
+                unsafe { std::slice::from_raw_parts(view.address().cast(), view.len()) }
+            }
+            _ => panic!("words of masks"),
+        }
+    }
+
     /// The items.
     ///
     /// # Panics

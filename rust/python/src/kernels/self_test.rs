@@ -119,6 +119,8 @@ fn step() -> StepInput<'static> {
             penalty_offset: &[-1],
             bias_offset: &[-1],
             logprobs: &[-1],
+            masked: &[0],
+            masks: &[],
             side: &[],
         },
     }

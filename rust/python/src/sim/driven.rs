@@ -90,6 +90,13 @@ impl Core {
             .map_err(|error| refused(&error))
     }
 
+    /// The mask of output `index` is known.
+    fn mask_ready(&mut self, request: HandleParts, index: u32) -> PyResult<()> {
+        self.0
+            .mask_ready(handle(request), index)
+            .map_err(|error| refused(&error))
+    }
+
     fn plan(&mut self, now: u64) -> Option<Plan> {
         self.0.plan(now).cloned().map(Plan)
     }

@@ -32,6 +32,8 @@ pub(crate) struct Outcomes {
     pub(crate) scores: Vec<(Drawn, Score)>,
     /// Continuations of beams, for each row that asked for them as many as it asked for.
     pub(crate) candidates: Vec<(u32, f32)>,
+    /// The rows that were drawn under a mask.
+    pub(crate) masked: Vec<(usize, Drawn)>,
 }
 
 impl HostArenas {

@@ -13,6 +13,7 @@ const CAPACITIES: Capacities = Capacities {
     block_copies: 3,
     sampling: 3,
     side_words: 20,
+    mask_words: 16,
 };
 
 fn plan(step: u64) -> StepPlan {
@@ -47,6 +48,7 @@ fn plan(step: u64) -> StepPlan {
             repetition_penalty: 1.5,
             logprob: false,
             candidates: 0,
+            masked: false,
             penalty_offset: None,
             bias_offset: Some(4),
         }],
@@ -70,7 +72,7 @@ fn pair() -> (HostArenas, Arc<WorkerArenas>) {
 }
 
 fn launch(host: &mut HostArenas, worker: &Arc<WorkerArenas>, launch: u64, step: u64) -> Step {
-    host.write_plan(&plan(step), false).unwrap();
+    host.write_plan(&plan(step), false, |_| None).unwrap();
     assert_eq!(worker.published(launch, step - 1), Some(step));
     Step::take(worker, 3, launch, step).unwrap()
 }
@@ -161,7 +163,7 @@ fn nothing_is_planned_over_a_step_that_computes_prompts() {
         num_decode_rows: 2,
         ..plan(2)
     };
-    host.write_plan(&decodes, true).unwrap();
+    host.write_plan(&decodes, true, |_| None).unwrap();
     assert!(host.may_plan_ahead() && host.in_flight());
 }
 
@@ -178,7 +180,7 @@ fn a_gap_is_what_the_worker_waited_for_a_plan() {
     ];
     for (index, ((at_once, start, end), gap)) in steps.into_iter().enumerate() {
         let (launch, number) = (index as u64, index as u64 + 1);
-        host.write_plan(&plan(number), at_once).unwrap();
+        host.write_plan(&plan(number), at_once, |_| None).unwrap();
         let step = Step::take(&worker, 3, launch, number).unwrap();
         step.publish(&[0], &[1], None).unwrap();
         let header = worker.layout.image(launch) * worker.layout.result_bytes;
@@ -216,7 +218,7 @@ fn likeliest_ids_come_with_what_they_stand_beside() {
         let mut asking = plan(1);
         asking.sampling[0].logprob = true;
         asking.sampling[0].candidates = 2;
-        host.write_plan(&asking, false).unwrap();
+        host.write_plan(&asking, false, |_| None).unwrap();
         let step = Step::take(&worker, 3, 0, 1).unwrap();
         assert_eq!(step.slice::<i32>("logprobs"), [2]);
         let likeliest: (&[i32], &[f32]) = (&[9, 4], &[-0.25, second]);
@@ -245,7 +247,7 @@ fn log_probabilities_come_with_what_they_are_of() {
         let (mut host, worker) = pair();
         let mut asking = plan(1);
         asking.sampling[0].logprob = true;
-        host.write_plan(&asking, false).unwrap();
+        host.write_plan(&asking, false, |_| None).unwrap();
         let step = Step::take(&worker, 3, 0, 1).unwrap();
         assert_eq!(step.slice::<i32>("logprobs"), [0]);
         assert!(step.publish(&[0], &[7], None).is_err(), "it is asked for");
@@ -274,7 +276,7 @@ fn continuations_come_with_their_log_probabilities() {
     let (mut host, worker) = pair();
     let mut asking = plan(1);
     asking.sampling[0].candidates = 3;
-    host.write_plan(&asking, false).unwrap();
+    host.write_plan(&asking, false, |_| None).unwrap();
     let step = Step::take(&worker, 3, 0, 1).unwrap();
     assert_eq!(step.slice::<i32>("logprobs"), [3]);
     assert!(
@@ -358,7 +360,10 @@ fn a_plan_that_does_not_fit_is_refused_before_anything_is_written() {
         token_ids: vec![0; 9],
         ..plan(1)
     };
-    let error = host.write_plan(&large, false).unwrap_err().to_string();
+    let error = host
+        .write_plan(&large, false, |_| None)
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("9 Tokens") && error.contains("holds 8"),
         "{error}"
@@ -369,7 +374,7 @@ fn a_plan_that_does_not_fit_is_refused_before_anything_is_written() {
 #[test]
 fn a_header_past_the_capacities_is_refused_by_the_worker() {
     let (mut host, worker) = pair();
-    host.write_plan(&plan(1), false).unwrap();
+    host.write_plan(&plan(1), false, |_| None).unwrap();
     let rows = worker.plan.word(0, plan_word::COUNTS + 1);
     rows.store(4, Ordering::Relaxed);
     let error = Step::take(&worker, 3, 0, 1).unwrap_err().to_string();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use diptych_core::StepPlan;
 
-use crate::arena::{HostArenas, Outcome, Outcomes, Overflow};
+use crate::arena::{Drawn, HostArenas, Outcome, Outcomes, Overflow};
 use crate::control::{
     ControlError, ControlSocket, HostMessage, Init, WorkerMessage, decode, encode,
 };
@@ -133,11 +133,21 @@ impl Link {
         self.control.send_later(&encode(message)?)
     }
 
-    /// Publishes a plan and rings. `at_once`: the step before has just retired.
-    pub(super) fn launch(&mut self, plan: &StepPlan, at_once: bool) -> Result<(), Overflow> {
-        self.arenas.write_plan(plan, at_once)?;
+    /// Publishes a plan with the masks that are known and rings. `at_once`: the step before has just retired.
+    pub(super) fn launch<'a>(
+        &mut self,
+        plan: &StepPlan,
+        at_once: bool,
+        masks: impl Fn(Drawn) -> Option<&'a [u32]>,
+    ) -> Result<(), Overflow> {
+        self.arenas.write_plan(plan, at_once, masks)?;
         self.doorbell.raise();
         Ok(())
+    }
+
+    /// Hands a mask to a step that is in flight, if one draws under it.
+    pub(super) fn deliver_mask(&mut self, drawn: Drawn, bits: &[u32]) {
+        self.arenas.deliver_mask(drawn, bits);
     }
 
     /// The result of the oldest launched step, with its number.

@@ -29,6 +29,10 @@ impl Live {
         }
     }
 
+    pub(super) fn choices(&self) -> u32 {
+        self.handles.len() as u32
+    }
+
     pub(super) fn handle(&self, choice: u32) -> Handle {
         self.handles[choice as usize]
     }

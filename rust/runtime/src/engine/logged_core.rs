@@ -78,6 +78,11 @@ impl LoggedCore {
         self.core.text_ack(handle, checked, stop_at)
     }
 
+    pub(super) fn mask_ready(&mut self, handle: Handle, index: u32, now: u64) -> Result<(), Error> {
+        self.record(|| Record::Mask { now, handle, index });
+        self.core.mask_ready(handle, index)
+    }
+
     pub(super) fn plan(&mut self, now: u64) -> Option<&StepPlan> {
         self.record(|| Record::Plan { now });
         let plan = self.core.plan(now);

@@ -1,6 +1,7 @@
 //! The engine's face: everything here may be called from any thread.
 
 mod event_log;
+mod grammars;
 mod lateness;
 mod link;
 mod live;
@@ -29,6 +30,7 @@ use crate::engine::event_log::EventLog;
 pub(crate) use crate::engine::event_log::EventLogStatus;
 use crate::engine::thread::EngineThread;
 use crate::frame::FailureKind;
+use crate::grammar::{MASK_THREADS, run_clerk, run_masks};
 use crate::layout::Capacities;
 use crate::messages::{Command, Problem, TextMessage};
 use crate::options::{EngineOptions, WorkerKind};
@@ -72,6 +74,8 @@ pub struct Engine {
 #[derive(Debug)]
 struct Threads {
     prompts: Vec<JoinHandle<()>>,
+    clerk: JoinHandle<()>,
+    masks: Vec<JoinHandle<()>>,
     engine: JoinHandle<()>,
     text: JoinHandle<()>,
 }
@@ -347,9 +351,14 @@ impl Threads {
                 os::spawn_thread("diptych-prompt", of(long))?,
                 os::spawn_thread("diptych-prompt", of(short))?,
             ];
+            let clerk = os::spawn_thread("diptych-grammar", of(run_clerk))?;
+            let masks = (0..MASK_THREADS).map(|_| os::spawn_thread("diptych-mask", of(run_masks)));
+            let masks = masks.collect::<std::io::Result<_>>()?;
             let engine = os::spawn_thread("diptych-engine", move || engine.run())?;
             Ok(Self {
                 prompts,
+                clerk,
+                masks,
                 engine,
                 text,
             })
@@ -357,6 +366,8 @@ impl Threads {
         spawn().inspect_err(|_| {
             // Those that were started leave.
             shared.prompts.close();
+            shared.grammars.close();
+            shared.grammars.masks.close();
             let _ = shared.text.push(TextMessage::Close);
         })
     }
@@ -369,8 +380,14 @@ impl Threads {
         for thread in self.prompts {
             join(thread);
         }
+        shared.grammars.close();
+        join(self.clerk);
         let _ = shared.commands.push(Command::Close { limit });
         join(self.engine);
+        shared.grammars.masks.close();
+        for thread in self.masks {
+            join(thread);
+        }
         let _ = shared.text.push(TextMessage::Close);
         join(self.text);
     }

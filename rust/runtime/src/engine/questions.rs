@@ -69,6 +69,7 @@ impl EngineThread {
             }
         }
         let events = std::mem::take(&mut self.events);
+        self.followers.told();
         self.say(TextMessage::Events {
             events,
             explanations,

@@ -21,6 +21,7 @@ impl EngineThread {
                 Outcome::Pending => break None,
                 Outcome::Rows { duration_ns } => {
                     retired = true;
+                    self.followers.judge(&mut self.outcomes);
                     let step = (self.epoch, step, duration_ns);
                     complete(self.core.as_mut(), step, &self.outcomes);
                     if let Some(gap) = link.gap_ns() {
@@ -43,6 +44,7 @@ impl EngineThread {
     /// Takes what a worker that has ended had published before.
     pub(super) fn retire_from(&mut self, link: &mut super::link::Link) {
         while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.outcomes) {
+            self.followers.judge(&mut self.outcomes);
             let step = (self.epoch, step, duration_ns);
             complete(self.core.as_mut(), step, &self.outcomes);
             self.supervisor.step_retired();
@@ -55,6 +57,7 @@ impl EngineThread {
         let (Some(core), Some(link)) = (&mut self.core, self.supervisor.running()) else {
             return;
         };
+        let followers = &self.followers;
         while link.may_plan_ahead()
             && let Some(plan) = core.plan(now_ns())
         {
@@ -64,7 +67,7 @@ impl EngineThread {
                 panic_at != Some(self.planned),
                 "test_faults.panic_at_step asked for this panic"
             );
-            if let Err(overflow) = link.launch(plan, at_once) {
+            if let Err(overflow) = link.launch(plan, at_once, |drawn| followers.mask(drawn)) {
                 panic!("{overflow}");
             }
         }

@@ -12,6 +12,7 @@ use diptych_core::{CoreConfig, Error, Event, Stats};
 use crate::EngineError;
 use crate::arena::Outcomes;
 use crate::engine::event_log::EventLog;
+use crate::engine::grammars::Followers;
 use crate::engine::live::Live;
 use crate::engine::logged_core::LoggedCore;
 use crate::engine::refusal::refusal;
@@ -37,6 +38,8 @@ pub(super) struct EngineThread {
     pub(super) live: HashMap<u64, Live>,
     /// Those whose last frame says why they went as they did.
     pub(super) explained: HashSet<u64>,
+    /// Those whose outputs follow grammars.
+    pub(super) followers: Followers,
     /// The request that the core is being given.
     pub(super) submitting: Option<u64>,
     /// Submissions that came before the number of blocks was known.
@@ -71,6 +74,7 @@ impl EngineThread {
             epoch: 1,
             live: HashMap::new(),
             explained: HashSet::new(),
+            followers: Followers::default(),
             submitting: None,
             early: Vec::new(),
             commands: VecDeque::new(),
@@ -118,6 +122,8 @@ impl EngineThread {
         }
         let retired = self.retire();
         self.expire();
+        self.expire_masks();
+        self.follow_grammars();
         self.launch(retired);
         // Whoever hears of an event finds it in the statistics.
         self.publish_snapshot();
@@ -140,6 +146,7 @@ impl EngineThread {
                     self.say(TextMessage::Aborted(request));
                 }
             }
+            Command::Mask(done) => self.mask_done(*done),
             Command::Acks(acks) => {
                 for verdict in acks {
                     let live = self.live.get(&verdict.request);
@@ -170,6 +177,7 @@ impl EngineThread {
         let Submission {
             open,
             request,
+            compiled,
             answers,
             times,
         } = submission;
@@ -194,6 +202,11 @@ impl EngineThread {
             Ok(handle) => {
                 self.live
                     .insert(open.number, Live::new(core, handle, &open));
+                if let Some(compiled) = compiled {
+                    self.followers.add(&open, &stop_ids, compiled);
+                    let known = core.mask_ready(handle, 0, now_ns());
+                    assert!(known.is_ok(), "request {}: {known:?}", open.number);
+                }
                 if open.params.explain {
                     self.explained.insert(open.number);
                 }
@@ -281,7 +294,7 @@ impl EngineThread {
         let _ = self.shared.text.push(message);
     }
 
-    fn fail(&self, request: u64, problem: Problem) {
+    pub(super) fn fail(&self, request: u64, problem: Problem) {
         self.say(TextMessage::Fail { request, problem });
     }
 
@@ -291,6 +304,7 @@ impl EngineThread {
         let early = early.iter().map(|submission| submission.open.number);
         let live = std::mem::take(&mut self.live);
         self.explained.clear();
+        self.followers.clear();
         let requests: Vec<(u64, Option<Live>)> = live
             .into_iter()
             .map(|(request, live)| (request, Some(live)))
@@ -311,7 +325,8 @@ impl EngineThread {
         let (mut descriptors, writable, until) = self.supervisor.waits();
         descriptors.push(self.shared.commands.signal().as_fd());
         let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = timeout.into_iter().chain(self.until_late()).min();
+        let timeout = timeout.into_iter().chain(self.until_late());
+        let timeout = timeout.chain(self.until_overdue()).min();
         os::poll(&descriptors, writable, timeout);
     }
 
@@ -336,7 +351,8 @@ impl EngineThread {
                     slot.give(Err(EngineError::Closed("the engine")));
                 }
                 Command::KvSnapshot(slot) => slot.give(Err(EngineError::Closed("the engine"))),
-                Command::Abort(_) | Command::Acks(_) | Command::Close { .. } => {}
+                Command::Abort(_) | Command::Acks(_) | Command::Mask(_) | Command::Close { .. } => {
+                }
             }
         }
         self.shared

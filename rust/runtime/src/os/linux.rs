@@ -355,10 +355,25 @@ pub(crate) fn spawn_thread(
     name: &str,
     life: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>> {
+    spawn(std::thread::Builder::new(), name, life)
+}
+
+/// As [`spawn_thread`], with a stack of so many bytes, of which only those that are used take memory.
+pub(crate) fn spawn_thread_with_stack(
+    name: &str,
+    bytes: usize,
+    life: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    spawn(std::thread::Builder::new().stack_size(bytes), name, life)
+}
+
+fn spawn(
+    builder: std::thread::Builder,
+    name: &str,
+    life: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
     let previous = set_signal_mask(&signal_set(libc::sigfillset));
-    let spawned = std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(life);
+    let spawned = builder.name(name.to_owned()).spawn(life);
     set_signal_mask(&previous);
     spawned
 }

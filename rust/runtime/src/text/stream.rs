@@ -178,7 +178,7 @@ impl Stream {
         self.frame.token_ids.push(token);
         self.take_logprobs(token);
         self.unacknowledged = self.open.params.may_end_early();
-        if self.completion_tokens > self.open.params.min_tokens && self.stop_ids.contains(&token) {
+        if self.completion_tokens > self.least_tokens() && self.stop_ids.contains(&token) {
             self.answer.push_hidden(token);
             return None;
         }
@@ -194,6 +194,16 @@ impl Stream {
         self.answer.finish(&mut self.frame);
         let stop_index = stop.map(|stop| stop.stop_index);
         Some(self.finished(FinishReason::Stop, stop_index, None))
+    }
+
+    /// Output tokens before which a stop id ends nothing: a grammar's masks leave such ids out as long as they can.
+    fn least_tokens(&self) -> u32 {
+        let params = &self.open.params;
+        if params.grammar.is_some() {
+            0
+        } else {
+            params.min_tokens
+        }
     }
 
     /// The log probabilities of the token that comes next.

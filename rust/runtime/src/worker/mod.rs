@@ -10,4 +10,4 @@ pub use port::{Control, Port, PortError, Work};
 pub use scripted::run_scripted;
 #[cfg(test)]
 pub(crate) use step::WorkerArenas;
-pub use step::{Array, Mark, Step};
+pub use step::{Array, Mark, RowMask, Step};

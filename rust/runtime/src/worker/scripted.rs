@@ -11,7 +11,7 @@ use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::control::{Init, encode};
-use crate::worker::{Mark, Port, PortError, Step, Work};
+use crate::worker::{Mark, Port, PortError, RowMask, Step, Work};
 
 /// What a KV slot holds before it is written. No vocabulary reaches it.
 const POISON: u32 = u32::MAX;
@@ -20,6 +20,7 @@ const POISON: u32 = u32::MAX;
 mod status {
     pub(super) const OK: i32 = 0;
     pub(super) const NAN: i32 = 1;
+    pub(super) const NOT_SAMPLED: i32 = 3;
 }
 
 /// `options` of a scripted worker.
@@ -62,6 +63,8 @@ struct Faults {
     die_step: Option<u64>,
     /// The end of the worker whenever it computes this submission.
     die_at_submission: Option<u64>,
+    /// Masks are not looked at.
+    ignore_masks: bool,
     /// The number of blocks after the first epoch.
     num_blocks_later: Option<u32>,
 }
@@ -232,6 +235,15 @@ impl Scripted {
                     scripted_id(script, (line, place.1), self.options.eos_id)
                 }
                 None => self.hashed_id(step, row)?,
+            };
+            let id = match step.mask(row) {
+                _ if self.options.faults.ignore_masks => id,
+                RowMask::None => id,
+                RowMask::Ready(bits) => first_allowed(bits, id, self.vocabulary)?,
+                RowMask::Late => {
+                    statuses[row] = status::NOT_SAMPLED;
+                    continue;
+                }
             };
             ids[row] = id.cast_signed();
             self.last_ids[state_rows[row] as usize] = id;
@@ -411,6 +423,13 @@ fn next_id(prefix: &[u8], vocabulary: u32, skipped: &HashSet<u32>) -> u32 {
         id = (id + 1) % vocabulary;
     }
     id
+}
+
+/// The first id from `id` on, the first after the last, that a mask allows.
+fn first_allowed(bits: &[u32], id: u32, vocabulary: u32) -> Result<u32, String> {
+    let allowed = |id: &u32| bits[*id as usize / 32] >> (id % 32) & 1 == 1;
+    let found = (id..vocabulary).chain(0..id).find(allowed);
+    found.ok_or_else(|| "a mask allows no id of the vocabulary".to_owned())
 }
 
 fn scripted_id(script: &[Vec<u32>], (submission, index): (u64, u32), eos: u32) -> u32 {

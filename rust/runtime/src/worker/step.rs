@@ -53,6 +53,17 @@ pub struct Step {
     published: AtomicBool,
 }
 
+/// Which ids a sampling row may be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowMask<'a> {
+    /// Any.
+    None,
+    /// Not known: the row is not sampled.
+    Late,
+    /// Bit `id % 32` of word `id / 32`.
+    Ready(&'a [u32]),
+}
+
 /// One array of a step: a view into shared memory that keeps the mapping alive.
 #[derive(Clone, Debug)]
 pub struct Array {
@@ -182,21 +193,46 @@ impl Step {
         let layout = &self.arenas.layout;
         let field = &FIELDS[index];
         let image = self.image;
-        let offset = if index == SIDE {
-            image * layout.side_bytes
+        let in_side = index >= SIDE;
+        let image_bytes = if in_side {
+            layout.side_bytes
         } else {
-            image * layout.plan_bytes + layout.offsets[index]
+            layout.plan_bytes
         };
+        let offset = image * image_bytes + layout.offsets[index];
         Some(Array {
             arenas: Arc::clone(&self.arenas),
-            in_side: index == SIDE,
+            in_side,
             offset,
             items: field.items(self.counts[field.count as usize]),
             item: field.item,
         })
     }
 
-    /// The array called `name` as a slice of its item type.
+    /// The mask of sampling row `row`, as far as it is there. To be asked for when the row's logits are.
+    ///
+    /// # Panics
+    /// If the step has no such row.
+    #[must_use]
+    pub fn mask(&self, row: usize) -> RowMask<'_> {
+        if self.slice::<i32>("masked")[row] == 0 {
+            return RowMask::None;
+        }
+        let words = self.arenas.layout.capacities.mask_words as usize;
+        let masks = self.array("masks").expect("every plan has it");
+        assert_eq!(masks.items, self.num_sampling_rows() * words, "masks");
+        let offset = masks.offset + row * words * 4;
+        let ready = self.arenas.side.half_word(offset);
+        if ready.load(Ordering::Acquire) == 0 {
+            return RowMask::Late;
+        }
+        let bits = self.arenas.side.at::<u32>(offset + 4, words - 1);
+        // SAFETY: inside the mapping, which `self` keeps alive; whoever sees the ready word sees all of the mask, which the host
+        // leaves alone from then on until the step is published.
+        RowMask::Ready(unsafe { std::slice::from_raw_parts(bits, words - 1) })
+    }
+
+    /// The array called `name` as a slice of its item type. Not for masks, which change.
     pub(crate) fn slice<T: Plain>(&self, name: &str) -> &[T] {
         let Some(array) = self.array(name) else {
             panic!("no array is called {name}");

@@ -2,6 +2,8 @@
 
 mod plain;
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use proptest::prelude::*;
 
 use super::weights::exp;
@@ -365,4 +367,41 @@ fn records_are_read_where_they_are_and_refused_outside() {
     };
     assert_eq!(row.check(4), Err(outside));
     assert_eq!(row.check(6), Ok(()));
+}
+
+/// The words of a mask that has come, or not.
+fn words(allowed: u32, ready: bool) -> Vec<AtomicU32> {
+    let words = [u32::from(ready), allowed];
+    words.into_iter().map(AtomicU32::new).collect()
+}
+
+proptest! {
+    #[test]
+    fn a_mask_is_minus_infinity_for_the_others(
+        logits in prop::collection::vec(logit(), VOCABULARY),
+        row in random_row(),
+        allowed in any::<u32>(),
+    ) {
+        let allowed = allowed & ((1 << VOCABULARY) - 1);
+        let mask = words(allowed, true);
+        let masked = sampled(&logits, &SamplingRow { mask: Some(&mask), ..row });
+        let kept = |id: usize| allowed >> id & 1 == 1;
+        let cut = |(id, &logit): (usize, &f32)| if kept(id) { logit } else { f32::NEG_INFINITY };
+        let cut: Vec<f32> = logits.iter().enumerate().map(cut).collect();
+        prop_assert_eq!(masked, sampled(&cut, &row));
+        prop_assert!(masked.0 == Status::Nan || kept(masked.1 as usize));
+    }
+}
+
+#[test]
+fn a_row_whose_mask_has_not_come_is_not_sampled() {
+    let mask = words(u32::MAX, false);
+    let row = SamplingRow {
+        mask: Some(&mask),
+        ..SamplingRow::default()
+    };
+    assert!(!row.wants_argmax_only());
+    assert_eq!(sampled(&[1.0; VOCABULARY], &row), (Status::NotSampled, 0));
+    mask[0].store(1, Ordering::Release);
+    assert_eq!(sampled(&[1.0; VOCABULARY], &row), (Status::Ok, 0));
 }

@@ -17,7 +17,7 @@ impl World {
         let blocked = self
             .model
             .open()
-            .any(|entry| entry.cached.is_some() && entry.past_window());
+            .any(|entry| entry.cached.is_some() && (entry.past_window() || entry.is_unmasked()));
         if open == 0 || blocked {
             Ok(())
         } else {
@@ -58,6 +58,7 @@ impl World {
                 || entry.committed + entry.in_flight >= entry.request.max_tokens
                 || entry.past_window()
                 || entry.penalised()
+                || entry.is_unmasked()
                 || !entry.request.sampling.logit_bias.is_empty()
                 || (needs_block && full_pool)
                 || self.worker.refused(key);
@@ -164,6 +165,7 @@ impl World {
                 if entry.stop_token.is_some() && entry.open() {
                     self.acknowledge_to(index, entry.committed)?;
                 }
+                self.mask_next(index)?;
             }
             self.apply(&Operation::Plan(None))?;
             if self.worker.launched.len() > depth || step % 2 == 0 {
