@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from diptych.params import SamplingParams
     from diptych.stats import EngineStats
+    from diptych.structured import StructuredOutputs
     from diptych.tool_calls import joined_tool_calls
 
 _MODULES = {
@@ -45,6 +46,7 @@ _MODULES = {
     "ModelInfo": "model_info",
     "Output": "output",
     "SamplingParams": "params",
+    "StructuredOutputs": "structured",
     "Timings": "output",
     "TokenLogprob": "output",
     "TokenLogprobs": "output",
@@ -66,6 +68,7 @@ __all__ = [
     "ModelInfo",
     "Output",
     "SamplingParams",
+    "StructuredOutputs",
     "Timings",
     "TokenLogprob",
     "TokenLogprobs",

@@ -66,7 +66,11 @@ class RequestError(DiptychError):
 
 
 class InvalidParameterError(RequestError, ValueError):
-    """Sampling parameters out of range. Every problem stands in `problems` and in the message."""
+    """Sampling parameters out of range. Every problem stands in `problems` and in the message.
+
+    `kind` is invalid_grammar for structured outputs that cannot be compiled, and grammar_failed where an output cannot
+    go on under its grammar, because that takes too much work.
+    """
 
     kind = "invalid_parameter"
 
@@ -120,7 +124,8 @@ class NeverFitsError(RequestError):
 class OverloadedError(DiptychError):
     """There is more work than can be done in time: HTTP 503, or 429 where the caller's own is too much.
 
-    `kind`: queue_full, queued_tokens, too_late (the first token would come later than it may), or tenant_queue_full.
+    `kind`: queue_full, queued_tokens, too_late (the first token would come later than it may),
+    tenant_queue_full, or grammars_busy (too many grammars are being compiled).
     `retry_after_s` is estimated from the backlog, in whole seconds, at least 1.
     """
 
@@ -157,11 +162,13 @@ class RequestAborted(DiptychError):
 
 
 # Kinds of `OverloadedError`.
-OVERLOADS = frozenset({"queue_full", "tenant_queue_full", "queued_tokens", "too_late"})
+OVERLOADS = frozenset({"queue_full", "tenant_queue_full", "queued_tokens", "too_late", "grammars_busy"})
 
 _BY_KIND: dict[str, Callable[..., DiptychError]] = {
     "invalid_prompt": InvalidPromptError,
     "invalid_parameter": InvalidParameterError,
+    "invalid_grammar": InvalidParameterError,
+    "grammar_failed": InvalidParameterError,
     "invalid_request": RequestError,
     "template": TemplateError,
     "context_length": ContextLengthError,

@@ -11,6 +11,7 @@ import msgspec
 from diptych.config import LONGEST_ITL_MS, MAX_TENANT_BYTES, MAX_TTL_S, SHORTEST_ITL_MS
 from diptych.errors import InvalidParameterError
 from diptych.requests import Prompt
+from diptych.structured import StructuredOutputs
 from diptych.validation import Problems, shown
 
 MAX_STOP_STRINGS = 128
@@ -35,6 +36,7 @@ _BESIDE_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
     "stop": ((), "none (stop_token_ids end a beam)"),
     "best_of": ((None,), "none (n is the width)"),
     "logprobs": ((None,), "none"),
+    "structured_outputs": ((None,), "none"),
 }
 _STOPPING: dict[bool | str, str] = {True: "yes", False: "no", "never": "never"}
 
@@ -73,6 +75,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `cache_salt`: at most 512 bytes; cached prefixes are shared only between requests with the same salt.
       `cache_ttl`: seconds after its last use for which this request's prefix can be found; None until it is evicted.
       `cache_retention`: 0..3, a higher class is evicted later. What others use too is kept as the most of them ask.
+    - `structured_outputs`: what the whole output must look like: see `StructuredOutputs`. Stop ids before `min_tokens`
+      are avoided as long as the grammar allows anything else; `ignore_eos` cannot go with it.
     - `explain`: the last output says why the request went as it did.
     """
 
@@ -108,6 +112,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_salt: str = ""
     cache_ttl: float | None = None
     cache_retention: int = 0
+    structured_outputs: StructuredOutputs | None = None
     explain: bool = False
 
     @property
@@ -162,6 +167,7 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
     found.between(0, 3, "cache_retention")
     found.between(0, MAX_LOGPROBS, "logprobs")
     _check_beams(params, found)
+    _check_structured(params, found)
     _check_salt(params, found)
     _check_stop(params, found)
     _check_ids(params, found, vocabulary)
@@ -195,6 +201,14 @@ def _check_beams(params: SamplingParams, found: Problems) -> None:
         value = getattr(params, name)
         fits = value in neutrals if not isinstance(value, (list, tuple, dict)) else not value
         found.require(name, fits, f"{expected}: beam search goes by the log probabilities as they are")
+
+
+def _check_structured(params: SamplingParams, found: Problems) -> None:
+    for _, structured in found.values("structured_outputs"):
+        if problem := structured.problem():
+            found.add(problem)
+        if "ignore_eos" not in found.skip and params.ignore_eos:
+            found.add(f"ignore_eos=True with {structured.asked_by}: where the grammar ends the output must end")
 
 
 def _size(text: str) -> int:
@@ -278,6 +292,9 @@ def params_json(params: SamplingParams, prompt: Prompt, *, explain: bool = False
         content["beams"] = {"length_penalty": params.length_penalty, "early_stopping": stopping}
     content["add_special_tokens"] = prompt.add_special_tokens
     content["max_tool_calls"] = prompt.max_tool_calls
+    structured = content.pop("structured_outputs")
+    if structured is not None:
+        content["grammar"] = structured.for_core()
     target = content.pop("target_itl_ms")
     if target is not None:
         content["target_itl_ns"] = nanoseconds(target)

@@ -27,7 +27,10 @@ MAX_NAMES = 65_536
 MAX_VALUES = 150_000
 # Fields whose value holds objects. In those one name could stand twice, and hide the value that a reader sees.
 _WITH_OBJECTS = frozenset(
-    {"chat_template_kwargs", "documents", "logit_bias", "messages", "stream_options", "tool_choice", "tools"}
+    {
+        *("chat_template_kwargs", "documents", "guided_json", "logit_bias", "messages", "response_format"),
+        *("stream_options", "structured_outputs", "tool_choice", "tools"),
+    }
 )
 
 _NAME_END = re.compile(rb'"(?<!\\")\s*:')

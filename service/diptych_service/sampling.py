@@ -9,6 +9,7 @@ from diptych import SamplingParams
 from diptych_service.errors import BadRequest
 from diptych_service.logprobs import wanted_logprobs
 from diptych_service.schema import SamplingFields
+from diptych_service.structured import structured_outputs
 from diptych_service.tenants import ANYBODY, Caller
 
 # Fields whose name and meaning are the same in `SamplingParams`; absent ones take the model's default.
@@ -67,6 +68,7 @@ def sampling_params(
     chosen["cache_salt"] = _salt(request.cache_salt or "", caller.key_number)
     chosen["return_prompt_ids"] = bool(request.return_token_ids)
     chosen["logprobs"] = wanted_logprobs(request)
+    chosen["structured_outputs"] = structured_outputs(request)
     chosen["explain"] = explain
     return SamplingParams(**chosen)
 

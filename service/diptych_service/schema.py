@@ -54,6 +54,12 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     cache_ttl: float | None = None
     cache_retention: int | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):

@@ -35,7 +35,7 @@ def _check_choice(choice: str | Mapping[str, Any] | None) -> None:
         return
     if choice == "required" or isinstance(choice, Mapping):
         message = (
-            "tool_choice: a call cannot be forced here, because answers are not constrained to a grammar yet. "
+            "tool_choice: a call cannot be forced here yet: answers with tool calls follow no grammar. "
             'Send "auto", "none", or leave it out.'
         )
         raise BadRequest(message, param="tool_choice", code="unsupported_parameter")

@@ -1,0 +1,59 @@
+"""`StructuredOutputs`: what a whole output must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+MAX_CHOICES = 4096
+# What is set, and what the core calls it.
+_KINDS = {
+    "json": "json_schema",
+    "json_object": "json_object",
+    "regex": "regex",
+    "choice": "choice",
+    "grammar": "grammar",
+}
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a whole output must look like, from its first token to its last. Exactly one of these is given:
+
+    - `json`: a JSON schema, as an object or as its text. `json_object`: True for any JSON object.
+    - `regex`: a regular expression that the whole output matches; no look-around, no back references.
+    - `choice`: 1 to 4096 texts of which the output is one.
+    - `grammar`: a grammar in the Lark dialect of llguidance, whose `start` the output derives from.
+
+    At most 256 KiB of any. Tokens that no continuation could make right are never sampled; the output ends where the
+    grammar ends, or at `max_tokens`, a stop string or a stop id before. What cannot be compiled, or not within 5 s, is
+    an `InvalidParameterError` of kind "invalid_grammar". `asked_by` is what such errors call the parameter.
+    """
+
+    json: Mapping[str, Any] | str | bool | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    asked_by: str = "structured_outputs"
+
+    def problem(self) -> str | None:
+        """What is wrong with it, as far as can be told without compiling it."""
+        given = [name for name in _KINDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = "none is given" if not given else f"{' and '.join(given)} are given"
+            return f"{self.asked_by}: expected exactly one of {', '.join(_KINDS)}, {said}"
+        if self.json_object is False:
+            return f"{self.asked_by}: json_object=False asks for nothing: leave structured outputs out"
+        if isinstance(self.choice, str) or not 1 <= len(self.choice or "-") <= MAX_CHOICES:
+            return f"{self.asked_by}: expected a list of 1 to {MAX_CHOICES} texts as choice"
+        return None
+
+    def for_core(self) -> dict[str, Any]:
+        """The same as the core reads it."""
+        name, kind = next((name, kind) for name, kind in _KINDS.items() if getattr(self, name) is not None)
+        value = getattr(self, name)
+        if name == "json" and not isinstance(value, str):
+            value = msgspec.json.encode(value).decode()
+        return {"field": self.asked_by, kind: list(value) if name == "choice" else value}
