@@ -46,7 +46,8 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             return f"{self.asked_by}: expected exactly one of {', '.join(_KINDS)}, {said}"
         if self.json_object is False:
             return f"{self.asked_by}: json_object=False asks for nothing: leave structured outputs out"
-        if isinstance(self.choice, str) or not 1 <= len(self.choice or "-") <= MAX_CHOICES:
+        choice = self.choice
+        if choice is not None and (isinstance(choice, str) or not 1 <= len(choice) <= MAX_CHOICES):
             return f"{self.asked_by}: expected a list of 1 to {MAX_CHOICES} texts as choice"
         return None
 

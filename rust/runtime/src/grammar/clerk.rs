@@ -190,6 +190,7 @@ impl Clerk<'_> {
         let fault = self.shared.options.test_faults.slow_compile;
         let (grammar, request) = (grammar.clone(), submission.open.number);
         let life = move || {
+            os::yield_to_others();
             delay(fault, request);
             // The clerk of a closed engine has left.
             let _ = sender.send(Message::Made(number, Box::new(make(&compiler, &grammar))));

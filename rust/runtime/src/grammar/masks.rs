@@ -10,6 +10,7 @@ use diptych_text::Matcher;
 use crate::arena::Drawn;
 use crate::grammar::delay;
 use crate::messages::Command;
+use crate::os;
 use crate::shared::{Shared, lock};
 
 /// A mask that is not there after this time ends its request. The library's own limits end one much earlier.
@@ -82,6 +83,8 @@ impl MaskJobs {
 
 /// The life of one of the threads.
 pub(crate) fn run_masks(shared: &Shared) {
+    // Nobody waits for a mask, but everybody for the worker and the engine thread.
+    os::yield_to_others();
     while let Some(job) = shared.grammars.masks.next() {
         let MaskJob {
             drawn,

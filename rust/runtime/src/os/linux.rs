@@ -367,6 +367,14 @@ pub(crate) fn spawn_thread_with_stack(
     spawn(std::thread::Builder::new().stack_size(bytes), name, life)
 }
 
+/// Lets the calling thread take the processor from no thread of ordinary priority.
+pub(crate) fn yield_to_others() {
+    const NICE: c_int = 10;
+    // What can fail is to make a thread less nice than its host: then it stays as nice as that.
+    // SAFETY: 0 is the calling thread, of which nothing but its priority changes.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}
+
 fn spawn(
     builder: std::thread::Builder,
     name: &str,
