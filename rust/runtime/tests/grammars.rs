@@ -144,7 +144,8 @@ fn outputs_are_the_same_after_the_worker_died_and_under_preemption() {
     assert_eq!(restarts, Some(1));
     assert_eq!(after_death, calm);
     let small = json!({"admission": "whole_prompt", "max_model_len": 64});
-    let (preempting, _, preempted) = run(json!({"num_blocks": 40}), small);
+    let slowly = json!({"num_blocks": 40, "step_ms": 2.0});
+    let (preempting, _, preempted) = run(slowly, small);
     assert!(preempted > 0);
     assert_eq!(preempting, calm);
 }
