@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from diptych.errors import DiptychError
 from diptych.explanation import Explanation, read_explanation
-from diptych.logprobs import Crossing, read_logprobs
+from diptych.logprobs import Crossing, read_logprobs, read_prompt_logprobs
 from diptych.output import FinishReason, Output, Timings, Usage
 from diptych.record import RequestRecord
 from diptych.tool_calls import ToolCallPieces
@@ -27,6 +27,7 @@ class _Part:
     calls: ToolCallPieces = field(default_factory=ToolCallPieces)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[Crossing] = field(default_factory=list)
+    prompt_logprobs: list[Crossing] = field(default_factory=list)
     finished: Finished | None = None
     explanation: Explanation | None = None
     has_news: bool = False
@@ -37,8 +38,11 @@ class _Part:
         self.calls.add(frame.calls)
         self.token_ids += frame.token_ids
         self.logprobs += frame.logprobs
+        self.prompt_logprobs += frame.prompt_logprobs
         self.finished = frame.finished
-        self.has_news = self.has_news or bool(frame.text or frame.reasoning or frame.calls or frame.token_ids)
+        self.has_news = self.has_news or bool(
+            frame.text or frame.reasoning or frame.calls or frame.token_ids or frame.prompt_logprobs
+        )
 
     def news(self) -> dict[str, Any]:
         return {
@@ -47,6 +51,7 @@ class _Part:
             "tool_calls": self.calls.take(),
             "token_ids": self.token_ids,
             "logprobs": read_logprobs(self.logprobs),
+            "prompt_logprobs": read_prompt_logprobs(self.prompt_logprobs),
         }
 
 
@@ -93,9 +98,10 @@ class Mailbox:
             return
         self._accepted = frame.accepted or self._accepted
         self._request = frame.request
-        if frame.token_ids or frame.text or frame.reasoning or frame.calls or frame.finished is not None:
-            part = self._parts.setdefault(frame.choice, _Part())
-            part.add(frame)
+        part = self._parts.get(frame.choice, _Part())
+        part.add(frame)
+        if part.has_news or frame.finished is not None:
+            self._parts[frame.choice] = part
             if frame.explanation is not None and self.record.params.explain:
                 part.explanation = read_explanation(frame.explanation)
         self._failure = frame.failure
@@ -141,6 +147,7 @@ class Mailbox:
                 request=self._request,
                 prompt_tokens=accepted.prompt_tokens,
                 prompt_ids=accepted.prompt_ids,
+                prompt_text=accepted.prompt_text,
             )
             outputs.append(first)
         parts, self._parts = self._parts, {}

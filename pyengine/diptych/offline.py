@@ -19,7 +19,7 @@ from diptych.errors import (
     from_kind,
 )
 from diptych.handle import EngineHandle
-from diptych.logprobs import Crossing, read_logprobs
+from diptych.logprobs import Crossing, read_logprobs, read_prompt_logprobs
 from diptych.mailbox import usage_of
 from diptych.output import Completion, FinishReason, Timings
 from diptych.params import SamplingParams, params_json
@@ -130,6 +130,8 @@ class _Partial:
     calls: ToolCallPieces = field(default_factory=ToolCallPieces)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[Crossing] = field(default_factory=list)
+    prompt_logprobs: list[Crossing] = field(default_factory=list)
+    prompt_text: str | None = None
     prompt_ids: list[int] | None = None
     finished: Finished | None = None
 
@@ -176,11 +178,13 @@ class _Batch:
         partial = self._partials[index][frame.choice]
         if frame.accepted is not None:
             partial.prompt_ids = frame.accepted.prompt_ids
+            partial.prompt_text = frame.accepted.prompt_text
         partial.text.append(frame.text)
         partial.reasoning.append(frame.reasoning)
         partial.calls.add(frame.calls)
         partial.token_ids += frame.token_ids
         partial.logprobs += frame.logprobs
+        partial.prompt_logprobs += frame.prompt_logprobs
         if frame.failure is not None:
             del self._open[frame.request]
             error = from_kind(frame.failure.kind, frame.failure.message, frame.failure.details)
@@ -222,4 +226,6 @@ def _completion(choice: int, partial: _Partial) -> Completion:
         reasoning="".join(partial.reasoning),
         tool_calls=joined_tool_calls(partial.calls.take()),
         logprobs=read_logprobs(partial.logprobs),
+        prompt_logprobs=read_prompt_logprobs(partial.prompt_logprobs),
+        prompt_text=partial.prompt_text,
     )

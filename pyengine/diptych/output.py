@@ -76,16 +76,19 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
     token: TokenLogprob
     offset: int
     likeliest: list[TokenLogprob]
+    # The first token of a prompt: nothing precedes it, and 0 stands where it has no log probability.
+    is_first: bool = False
 
 
 class Output(msgspec.Struct, frozen=True):
     """One step of a stream. `text`, `reasoning`, `tool_calls` and `token_ids` are what is new since the last one;
-    `logprobs` has one for each of the ids, if asked for.
+    `logprobs` has one for each of the ids, if asked for. `prompt_logprobs`, if asked for, comes once, with the first of
+    a choice that is not `accepted`.
 
     The first output of a request has `accepted` set, no text, its number `request` (see `AsyncEngine.explain`) and
-    `prompt_tokens` (`prompt_ids` if asked for). With `n` above 1 each of the others belongs to one `choice`; between
-    choices any order is possible. The last one of a choice has `finish_reason`, `usage`, `timings` and, if asked for,
-    `explanation`; `stop_reason` is the stop string or stop token id that ended it.
+    `prompt_tokens` (`prompt_ids`, `prompt_text` if asked for). With `n` above 1 each of the others belongs to one
+    `choice`; between choices any order is possible. The last one of a choice has `finish_reason`, `usage`, `timings`
+    and, if asked for, `explanation`; `stop_reason` is the stop string or stop token id that ended it.
     With `best_of` above `n` each choice is one output, when all have ended; the others have no `mean_logprob`.
     """
 
@@ -94,10 +97,12 @@ class Output(msgspec.Struct, frozen=True):
     tool_calls: list[ToolCallDelta] = []  # msgspec copies empty defaults
     token_ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
     accepted: bool = False
     request: int | None = None
     prompt_tokens: int | None = None
     prompt_ids: list[int] | None = None
+    prompt_text: str | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     usage: Usage | None = None
@@ -125,3 +130,5 @@ class Completion(msgspec.Struct, frozen=True):
     reasoning: str = ""
     tool_calls: list[ToolCall] = []
     logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
+    prompt_text: str | None = None

@@ -36,6 +36,7 @@ _BESIDE_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
     "stop": ((), "none (stop_token_ids end a beam)"),
     "best_of": ((None,), "none (n is the width)"),
     "logprobs": ((None,), "none"),
+    "prompt_logprobs": ((None,), "none"),
     "structured_outputs": ((None,), "none"),
 }
 _STOPPING: dict[bool | str, str] = {True: "yes", False: "no", "never": "never"}
@@ -57,6 +58,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       once all have ended; 1..128, at least `n`.
     - `logprobs`: tell each output token's log probability, and those of so many of the likeliest ids in its place;
       0..20. Log probabilities are the model's own: before penalties, bias and temperature, whatever is drawn with them.
+    - `prompt_logprobs`: tell those of the prompt's tokens in the same way, with the first output. The prompt is
+      computed as a whole then, whatever is cached of it. `return_prompt_text`: the first output has the prompt's text.
+      With either of them `max_tokens` may be 0: then nothing of an answer is given.
     - `use_beam_search`: search for the `n` likeliest outputs instead of drawing them, best first; all are given at the
       end. A beam's score is the sum of its tokens' log probabilities divided by its length to the power of
       `length_penalty`. `early_stopping`: True ends the search once `n` outputs are done; False when the best running
@@ -102,6 +106,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: int = 1
     best_of: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    return_prompt_text: bool = False
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -165,7 +171,7 @@ def params_problems(params: SamplingParams, vocabulary: int | None = None) -> li
         found.require(name, 0 < _size(value) <= MAX_TENANT_BYTES, f"text of 1 to {MAX_TENANT_BYTES} bytes")
     found.between(0.0, MAX_TTL_S, "cache_ttl")
     found.between(0, 3, "cache_retention")
-    found.between(0, MAX_LOGPROBS, "logprobs")
+    found.between(0, MAX_LOGPROBS, "logprobs", "prompt_logprobs")
     _check_beams(params, found)
     _check_structured(params, found)
     _check_salt(params, found)
@@ -183,7 +189,8 @@ def _row_problems(params: SamplingParams, max_running: int) -> list[str]:
 
 
 def _check_lengths(params: SamplingParams, found: Problems) -> None:
-    found.at_least(1, "max_tokens")
+    shows_prompt = params.prompt_logprobs is not None or params.return_prompt_text
+    found.at_least(0 if shows_prompt else 1, "max_tokens")
     found.at_least(0, "min_tokens")
     for (_, least), (_, most) in product(found.values("min_tokens"), found.values("max_tokens")):
         found.require("min_tokens", least <= max(most, 0), f"at most max_tokens, {most}")

@@ -54,6 +54,7 @@ def _joined(pieces: list[Output]) -> Output:
         tool_calls=[ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(calls)],
         token_ids=[token for piece in pieces for token in piece.token_ids],
         logprobs=[entry for piece in pieces for entry in piece.logprobs],
+        prompt_logprobs=[entry for piece in pieces for entry in piece.prompt_logprobs],
     )
 
 

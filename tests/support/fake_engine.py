@@ -37,6 +37,7 @@ EMPTY_STATS: dict[str, Any] = {
 class Accepted:
     prompt_tokens: int = 3
     prompt_ids: list[int] | None = None
+    prompt_text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ class Frame:
     calls: list[tuple[int, str | None, str]] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[tuple[tuple[int, float, bytes], int, list[tuple[int, float, bytes]]]] = field(default_factory=list)
+    prompt_logprobs: list[tuple[tuple[int, float, bytes], int, list[tuple[int, float, bytes]]]] = field(
+        default_factory=list
+    )
     finished: Finished | None = None
     failure: Failure | None = None
     explanation: str | None = None

@@ -160,6 +160,34 @@ async def test_log_probabilities_equal_those_of_transformers(case, kernels):
                 assert abs(float(row[other.token_id]) - other.logprob) < TOLERANCE
 
 
+@pytest.mark.parametrize("chunk", [3, None])
+async def test_log_probabilities_of_prompts_equal_those_of_transformers(case, kernels, chunk):
+    """Twice, so that all of it is cached; beside others that find it there."""
+
+    async def told(engine, prompt, **settings):
+        params = SamplingParams(temperature=0.0, ignore_eos=True, **settings)
+        outputs = [output async for output in engine.generate(prompt, params)]
+        return [entry for output in outputs for entry in output.prompt_logprobs], outputs[-1].usage
+
+    async with AsyncEngine(config(case, kernels=kernels, worker="inline", max_prefill_tokens=chunk)) as engine:
+        for max_tokens in (0, TOKENS):
+            settings = {"max_tokens": max_tokens, "prompt_logprobs": 4}
+            others = [generate_all(engine, case.prompts)]
+            *results, plain = await asyncio.gather(*(told(engine, each, **settings) for each in case.prompts), *others)
+            assert [ids for ids, _ in plain] == case.expected
+            for prompt, (entries, usage) in zip(case.prompts, results, strict=True):
+                assert [entry.token.token_id for entry in entries] == prompt
+                assert (usage.cached_tokens, usage.completion_tokens) == (0, max_tokens)
+                if len(prompt) == 1:
+                    continue
+                expected = transformers_logprobs(case.model, prompt[:1], prompt[1:])
+                for row, entry in zip(expected, entries[1:], strict=True):
+                    best = row.topk(4).values.tolist()
+                    assert abs(float(row[entry.token.token_id]) - entry.token.logprob) < TOLERANCE
+                    for value, other in zip(best, entry.likeliest, strict=True):
+                        assert abs(value - other.logprob) < TOLERANCE
+
+
 def transformers_logprobs(model, prompt, ids):
     """[len(ids), V]: log probabilities after the prompt and all but the last of the ids."""
     with torch.inference_mode():

@@ -53,7 +53,7 @@ class ModelRunner:
     def _sample(self, residual: torch.Tensor, sampled: Sampled, masks: dict[int, bytes | None]) -> StepResult:
         count, device = sampled.tokens.shape[0], residual.device
         status, ids = torch.zeros(count, dtype=torch.int32), torch.zeros(count, dtype=torch.int32)
-        scores = _Scores(sampled.logprobs)
+        scores, own = _Scores(sampled.logprobs), _first_of_each(sampled.rows)
         for start in range(0, count, LOGIT_ROWS):
             part = slice(start, start + LOGIT_ROWS)
             logits = self.executors.model.logits(residual, sampled.tokens[part].long().to(device))
@@ -63,10 +63,19 @@ class ModelRunner:
             plain = logits[scored.to(device)]
             here = {row - start: mask for row, mask in masks.items() if start <= row < start + LOGIT_ROWS}
             part_ids, part_status = sampler.sample(logits, sampled.parameters.select(part).to(device), here)
-            self.state.remember(sampled.rows[part], part_ids, part_status == STATUS_OK)
+            kept = own[part].nonzero().flatten()
+            of_kept = kept.to(device)
+            self.state.remember(sampled.rows[part][kept], part_ids[of_kept], part_status[of_kept] == STATUS_OK)
             ids[part], status[part] = part_ids.cpu(), part_status.cpu()
             scores.take(start + scored, plain, (ids, status))
         return StepResult(status, ids, scores.logprobs, scores.likely_ids, scores.likely_logprobs)
+
+
+def _first_of_each(rows: torch.Tensor) -> torch.Tensor:
+    """[S] bool: the first sampling row of each state row, which goes on with its id. The others score a prompt."""
+    numbered = list(enumerate(rows.tolist()))
+    first = {row: index for index, row in reversed(numbered)}
+    return torch.tensor([first[row] == index for index, row in numbered], dtype=torch.bool)
 
 
 class _Scores:

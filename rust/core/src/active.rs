@@ -112,6 +112,8 @@ pub(crate) struct Active {
     /// Last step that carried side data of the request.
     pub(crate) side_step: u64,
     pub(crate) bias: Vec<(u32, f32)>,
+    /// See [`crate::Sampling`].
+    pub(crate) prompt_logprobs: Option<u32>,
     /// The choice that computes the prompt of an unforked one.
     pub(crate) first_choice: u32,
     /// The search whose beam it is, or [`NONE`].
@@ -185,6 +187,7 @@ impl Active {
             terms,
             template,
             bias: sampling.logit_bias,
+            prompt_logprobs: sampling.prompt_logprobs,
             state: State::Waiting,
             tail_source: NONE,
             unforked: Vec::new(),
@@ -289,6 +292,7 @@ impl Active {
 
     pub(crate) fn hash_stop_ids(&self, state: &mut impl Hasher) {
         (&self.stop_ids, self.min_tokens).hash(state);
+        self.prompt_logprobs.hash(state);
     }
 
     /// Words of side data of a step that samples this request now.

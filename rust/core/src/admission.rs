@@ -88,7 +88,8 @@ impl Core {
             return self.try_admit_beams(slot, &beams);
         }
         self.prepare_admission(slot)?;
-        if self.config.prefix_cache && self.defer(slot) {
+        let scored = self.requests[slot].wants_scores().is_some();
+        if self.config.prefix_cache && !scored && self.defer(slot) {
             return Err(WaitReason::SharedPrefix);
         }
         let need = self.need(slot);
@@ -259,7 +260,7 @@ impl Core {
         // Before the missing blocks are allocated, which may evict what explains the match.
         let match_end = (!request.admitted).then(|| {
             let reusable = &request.tokens[..request.tokens.len() - 1];
-            if self.config.prefix_cache {
+            if self.config.prefix_cache && request.wants_scores().is_none() {
                 let path = &request.path;
                 self.cache.match_end(request.namespace, reusable, path)
             } else {

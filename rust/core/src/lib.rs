@@ -41,6 +41,7 @@ mod retention;
 mod retire;
 mod running;
 mod schedule;
+pub mod scoring;
 mod slab;
 #[cfg(test)]
 mod soak;

@@ -24,6 +24,7 @@ impl StepPlan {
         self.delta_blocks.clear();
         self.block_copies.clear();
         self.sampling.clear();
+        self.scoring.clear();
         self.side.clear();
     }
 
@@ -119,6 +120,7 @@ impl Launch {
         block_shift: u32,
     ) {
         plan.write_table_delta(request);
+        self.work.logit_rows += plan.write_scoring(request, count);
         plan.write_tokens(request, count, block_shift);
         let sampled = count == request.remaining();
         self.work.logit_rows += u32::from(sampled);

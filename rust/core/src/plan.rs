@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::scoring::ScoringRow;
+
 /// Token id of a decode row whose last id the host does not know yet: the worker takes the last id
 /// that it sampled for that row. Only at `overlap_depth` 1 and 2.
 pub const PLACEHOLDER: i32 = -1;
@@ -90,6 +92,9 @@ pub struct StepPlan {
     pub block_copies: Vec<[i32; 4]>,
     /// `[S]` sampling rows.
     pub sampling: Vec<SamplingRow>,
+    /// At most [`MOST_SCORING_ROWS`](crate::scoring::MOST_SCORING_ROWS). They have no row in the step's result as the core
+    /// takes it.
+    pub scoring: Vec<ScoringRow>,
     /// Variable-length row data, in u32 words.
     pub side: Vec<u32>,
 }

@@ -198,6 +198,8 @@ pub enum ChunkLimit {
     StepTime,
     /// What was left of the part of a step that a tenant with more than its share of it has.
     TenantShare,
+    /// What was left of a step's log probabilities of prompts.
+    PromptScores,
 }
 
 impl ChunkLimit {
@@ -205,7 +207,7 @@ impl ChunkLimit {
     pub(crate) fn starving(self) -> WaitReason {
         match self {
             Self::Prompt => WaitReason::Step,
-            Self::StepTokens => WaitReason::StepTokens,
+            Self::StepTokens | Self::PromptScores => WaitReason::StepTokens,
             Self::PrefillTokens => WaitReason::PrefillTokens,
             Self::TextAck => WaitReason::TextAck,
             Self::Mask => WaitReason::Mask,
@@ -225,6 +227,7 @@ impl ChunkLimit {
         Self::SideData,
         Self::StepTime,
         Self::TenantShare,
+        Self::PromptScores,
     ];
 
     /// Its name in traces, usage and logs.
@@ -239,6 +242,7 @@ impl ChunkLimit {
             Self::SideData => "side_data",
             Self::StepTime => "step_time",
             Self::TenantShare => "tenant_share",
+            Self::PromptScores => "prompt_scores",
         }
     }
 }

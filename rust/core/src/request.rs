@@ -39,6 +39,9 @@ pub struct Sampling {
     pub logprob: bool,
     /// How many of the likeliest ids are wanted with theirs, beside each sampled one; only with `logprob`.
     pub top_logprobs: u32,
+    /// Whether the prompt's log probabilities are wanted, each token's but the first one's, with those
+    /// of so many of the likeliest ids. Then all of the prompt is computed, whatever is cached.
+    pub prompt_logprobs: Option<u32>,
 }
 
 impl Default for Sampling {
@@ -56,6 +59,7 @@ impl Default for Sampling {
             seed: 0,
             logprob: false,
             top_logprobs: 0,
+            prompt_logprobs: None,
         }
     }
 }

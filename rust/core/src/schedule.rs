@@ -10,10 +10,12 @@
 //! kept for those that are admitted and for the prompt that needs least.
 
 use crate::Core;
+use crate::active::Active;
 use crate::latency::TimeBudget;
 use crate::launches::Limit;
 use crate::pool::NONE;
 use crate::reason::{ChunkLimit, WaitReason};
+use crate::scoring::MOST_SCORING_ROWS;
 use crate::waiting::Attempt;
 
 /// Tenths of a step's prefill that the oldest prompt leaves to others.
@@ -25,6 +27,8 @@ pub(crate) struct Budget {
     pub(crate) tokens: u32,
     pub(crate) prefill: u32,
     pub(crate) side: u32,
+    /// Tokens of prompts whose log probabilities are wanted.
+    pub(crate) scores: u32,
     /// Time for prefill, under a target.
     pub(crate) time: Option<TimeBudget>,
     /// Whether time kept tokens out that all else had room for.
@@ -42,6 +46,38 @@ impl Budget {
         let in_time = self.time.is_none_or(|time| time.has_room());
         self.out_of_time |= !in_time;
         in_time
+    }
+
+    /// What keeps a prompt from having more tokens of the step.
+    fn token_limit(&self) -> ChunkLimit {
+        if self.prefill < self.tokens {
+            ChunkLimit::PrefillTokens
+        } else {
+            ChunkLimit::StepTokens
+        }
+    }
+
+    /// Log probabilities that a chunk of so many tokens asks for.
+    fn scores_of(request: &Active, count: u32) -> u32 {
+        let wants = request.wants_scores().is_some();
+        if wants { request.num_scores(count) } else { 0 }
+    }
+
+    /// As many tokens of a chunk as there is room for log probabilities, where they are wanted.
+    fn within_scores(&self, request: &Active, count: u32) -> u32 {
+        if Self::scores_of(request, count) > self.scores {
+            self.scores
+        } else {
+            count
+        }
+    }
+
+    fn spend(&mut self, request: &Active, count: u32) {
+        self.tokens -= count;
+        self.prefill -= count;
+        let scores = Self::scores_of(request, count);
+        self.scores -= scores;
+        self.time = self.time.map(|time| time.less_logits(scores));
     }
 
     /// Takes a part off for others than the oldest prompt, in whole tiles; `None` where the step is
@@ -72,6 +108,7 @@ impl Budget {
         self.tokens += part.tokens;
         self.prefill += part.prefill;
         self.side = part.side;
+        self.scores = part.scores;
         self.out_of_time |= part.out_of_time;
         if let (Some(time), Some(rest)) = (&mut self.time, &part.time) {
             time.merge(rest);
@@ -92,6 +129,7 @@ impl Core {
             tokens: self.config.max_batched_tokens,
             prefill: self.config.max_prefill_tokens.unwrap_or(u32::MAX),
             side: self.config.side_words,
+            scores: MOST_SCORING_ROWS,
             time: None,
             out_of_time: false,
         };
@@ -253,6 +291,7 @@ impl Core {
         if contended && takes_all {
             if let Some(mut share) = budget.split(self.config.prefill_tile) {
                 self.place_chunk(first, budget);
+                share.scores = budget.scores;
                 served = self.serve_others(others, &mut share, attempt);
                 budget.merge(&share);
                 return served;
@@ -293,11 +332,13 @@ impl Core {
         let step_room = budget.tokens.min(budget.prefill);
         let own = self.waiting.ledger.part_left(request.ticket.account, part);
         let room = own.unwrap_or(step_room).min(step_room);
-        let mut count = remaining.min(room);
+        let mut count = budget.within_scores(request, remaining.min(room));
+        let scored_out = count < remaining.min(room);
         let mut in_time = true;
         if let Some(time) = &budget.time {
             // Its last chunk is sampled for the choices that wait for it as well.
-            let time = time.less_logits(request.num_forks());
+            let scores = Budget::scores_of(request, count);
+            let time = time.less_logits(request.num_forks() + scores);
             let tokens = time.grant(request.computed, count, remaining);
             in_time = tokens == count;
             budget.out_of_time |= !in_time;
@@ -305,13 +346,13 @@ impl Core {
         }
         let limit = if !in_time {
             ChunkLimit::StepTime
+        } else if scored_out {
+            ChunkLimit::PromptScores
         } else if count < remaining {
             if room < step_room {
                 ChunkLimit::TenantShare
-            } else if budget.prefill < budget.tokens {
-                ChunkLimit::PrefillTokens
             } else {
-                ChunkLimit::StepTokens
+                budget.token_limit()
             }
         } else if request.may_sample() {
             ChunkLimit::Prompt
@@ -327,8 +368,7 @@ impl Core {
         request.release(&self.accounts.clock, now);
         let chunk = (request.computed, count, room);
         request.account.chunk((self.draft.step, now), chunk, limit);
-        budget.tokens -= count;
-        budget.prefill -= count;
+        budget.spend(request, count);
         self.waiting.ledger.take(request.ticket.account, count);
         if let Some(time) = &mut budget.time {
             time.spend(request.computed, count, count == remaining);

@@ -208,6 +208,7 @@ impl Soak {
             seed: 0,
             logprob: false,
             top_logprobs: 0,
+            prompt_logprobs: (self.random.below(8) == 0).then_some(1),
         }
     }
 

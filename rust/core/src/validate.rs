@@ -222,7 +222,12 @@ fn choices(request: &Request, prompt: u32, config: &CoreConfig) -> Result<(), Er
 
 /// As many likeliest ids as a step names for a row.
 fn logprobs(sampling: &Sampling, vocabulary: u32) -> Result<(), Error> {
+    let of_prompt = sampling.prompt_logprobs.unwrap_or_default();
     let (wanted, most) = (sampling.top_logprobs, MOST_CANDIDATES.min(vocabulary));
+    if of_prompt > most {
+        let wanted = of_prompt;
+        return Err(Error::TopLogprobs { wanted, most });
+    }
     if wanted > most || (wanted > 0 && !sampling.logprob) {
         let most = if sampling.logprob { most } else { 0 };
         return Err(Error::TopLogprobs { wanted, most });

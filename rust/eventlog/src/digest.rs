@@ -1,5 +1,6 @@
 //! A plan in few bytes: one hash for each of its fields.
 
+use diptych_core::scoring::ScoringRow;
 use diptych_core::{SamplingRow, StepPlan};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -57,6 +58,7 @@ impl PlanDigest {
             delta_blocks,
             block_copies,
             sampling,
+            scoring,
             side,
         } = plan;
         let mut hash = Hash::default();
@@ -74,7 +76,7 @@ impl PlanDigest {
             hash.of(delta_counts, i32::to_le_bytes),
             hash.of(delta_blocks, i32::to_le_bytes),
             hash.of(block_copies.as_flattened(), i32::to_le_bytes),
-            hash.of(&sampling_words(sampling), u32::to_le_bytes),
+            hash.of(&logit_words(sampling, scoring), u32::to_le_bytes),
             hash.of(side, u32::to_le_bytes),
         ];
         debug_assert_eq!(hashes.len(), FIELDS.len());
@@ -115,6 +117,25 @@ impl Hash {
         }
         xxh3_64(&self.bytes) as u32
     }
+}
+
+/// Scoring rows only where there are any, as well.
+fn logit_words(rows: &[SamplingRow], scoring: &[ScoringRow]) -> Vec<u32> {
+    let mut words = sampling_words(rows);
+    for row in scoring {
+        let &ScoringRow {
+            token,
+            row,
+            submission,
+            position,
+            id,
+            candidates,
+        } = row;
+        let halves = [submission as u32, (submission >> 32) as u32];
+        words.extend([3, token, row, position, id, candidates]);
+        words.extend(halves);
+    }
+    words
 }
 
 fn sampling_words(rows: &[SamplingRow]) -> Vec<u32> {

@@ -45,6 +45,7 @@ pub(crate) struct Frame {
     calls: Vec<Call>,
     token_ids: Vec<u32>,
     logprobs: Vec<TokenLogprobs>,
+    prompt_logprobs: Vec<TokenLogprobs>,
     finished: Option<Py<Finished>>,
     failure: Option<Py<Failure>>,
     /// JSON.
@@ -74,6 +75,11 @@ impl Frame {
                 .collect(),
             token_ids: frame.token_ids,
             logprobs: frame.logprobs.into_iter().map(token_logprobs).collect(),
+            prompt_logprobs: frame
+                .prompt_logprobs
+                .into_iter()
+                .map(token_logprobs)
+                .collect(),
             finished,
             failure,
             explanation: frame
@@ -87,9 +93,14 @@ impl Frame {
 
 /// The core has taken the request.
 #[pyclass(frozen, get_all, module = "diptych_core.engine")]
+#[expect(
+    clippy::struct_field_names,
+    reason = "Python reads them beside what is known of the answer"
+)]
 pub(crate) struct Accepted {
     prompt_tokens: u32,
     prompt_ids: Option<Vec<u32>>,
+    prompt_text: Option<String>,
 }
 
 impl From<runtime::Accepted> for Accepted {
@@ -97,6 +108,7 @@ impl From<runtime::Accepted> for Accepted {
         Self {
             prompt_tokens: from.prompt_tokens,
             prompt_ids: from.prompt_ids,
+            prompt_text: from.prompt_text,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod masks;
 mod outcomes;
+pub(crate) mod scoring;
 mod shadow;
 
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use diptych_core::{RowStatus, SamplingRow, StepPlan};
 
 use crate::arena::masks::Masked;
 pub(crate) use crate::arena::outcomes::{Drawn, Outcomes, Score};
+use crate::arena::scoring::LogitRows;
 use crate::layout::{
     Capacities, Count, ERROR_TEXT, FIELDS, Layout, field_index, plan_word, result_word,
 };
@@ -46,6 +48,8 @@ struct Launched {
     decodes_only: bool,
     /// Whether the worker had to wait for nothing but us between the step before and this one.
     follows: bool,
+    /// The ids of the scoring rows, which come last.
+    scoring: Vec<u32>,
     /// Sampling rows whose log probability is wanted, with what they draw, and how many likeliest ids beside it.
     scored: Vec<(usize, Drawn, usize)>,
     /// Sampling rows that ask for continuations, and how many.
@@ -120,15 +124,16 @@ impl HostArenas {
         at_once: bool,
         known: impl Fn(Drawn) -> Option<&'a [u32]>,
     ) -> Result<(), Overflow> {
+        let logits = LogitRows::of(plan);
         let counts = [
             plan.token_ids.len(),
             plan.rows.len(),
             plan.delta_rows.len(),
             plan.delta_blocks.len(),
             plan.block_copies.len(),
-            plan.sampling.len(),
-            plan.side.len(),
-            self.mask_words(&plan.sampling),
+            logits.rows.len(),
+            logits.side.len(),
+            self.mask_words(&logits.rows),
         ];
         for (count, entries) in Count::ALL.into_iter().zip(counts) {
             let capacity = self.layout.capacities.of(count);
@@ -144,24 +149,20 @@ impl HostArenas {
         let image = self.layout.image(self.launches);
         self.launches += 1;
         self.write_token_rows(image, plan);
-        self.write_sampling_rows(image, plan);
-        self.side.write(image * self.layout.side_bytes, &plan.side);
+        self.write_sampling_rows(image, &logits.rows);
+        self.side
+            .write(image * self.layout.side_bytes, &logits.side);
         self.write_header(image, plan, counts);
-        let masked = self.begin_masks(image, &plan.sampling, known);
-        let wanted = plan.sampling.iter().enumerate();
-        let scored = wanted.filter(|(_, row)| row.logprob);
-        let scored = scored.map(|(index, row)| (index, Drawn::of(row), row.candidates as usize));
-        let rows = plan.sampling.iter().enumerate();
-        let beams = rows.filter(|(_, row)| row.candidates > 0 && !row.logprob);
-        let beams = beams.map(|(index, row)| (index, row.candidates as usize));
+        let masked = self.begin_masks(image, &logits.rows, known);
         self.launched.push_back(Launched {
             step: plan.step,
             image,
             counts,
             decodes_only: plan.num_decode_rows as usize == plan.rows.len(),
             follows: at_once || !self.launched.is_empty(),
-            scored: scored.collect(),
-            beams: beams.collect(),
+            scoring: plan.scoring.iter().map(|row| row.id).collect(),
+            scored: logits.scored(plan.sampling.len()),
+            beams: logits.beams(),
             masked,
             shadow: cfg!(debug_assertions).then(|| self.checksum(image, &counts)),
         });
@@ -228,8 +229,7 @@ impl HostArenas {
         self.write(image, "block_copies", plan.block_copies.as_flattened());
     }
 
-    fn write_sampling_rows(&self, image: usize, plan: &StepPlan) {
-        let rows = &plan.sampling;
+    fn write_sampling_rows(&self, image: usize, rows: &[SamplingRow]) {
         let offset = |offset: Option<u32>| offset.map_or(-1, u32::cast_signed);
         self.each(image, rows, "sampling_tokens", |row| {
             row.token.cast_signed()
@@ -356,6 +356,8 @@ impl HostArenas {
                 retired @ Outcome::Rows { .. } => match self.scores(header, step, into) {
                     Ok(()) => {
                         self.candidates(header, into);
+                        let scoring = self.launched[0].scoring.len();
+                        into.rows.truncate(into.rows.len() - scoring);
                         retired
                     }
                     Err(garbage) => Outcome::Garbage(garbage),

@@ -22,6 +22,9 @@ pub struct Frame {
     pub token_ids: Vec<u32>,
     /// For each of them, if asked for.
     pub logprobs: Vec<TokenLogprobs>,
+    /// For each token of the prompt, if asked for: once, with the choice's first token or its end. Of the first token, which nothing
+    /// precedes, it is 0.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Set once, in the choice's last frame.
     pub done: Option<Done>,
     /// Why it went as it did: with `done`, if that was asked for and the core has had the request.
@@ -40,6 +43,7 @@ impl Frame {
     pub(crate) fn has_news(&self) -> bool {
         self.accepted.is_some()
             || !self.token_ids.is_empty()
+            || !self.prompt_logprobs.is_empty()
             || !self.text.is_empty()
             || !self.reasoning.is_empty()
             || !self.calls.is_empty()
@@ -75,6 +79,8 @@ pub struct Accepted {
     pub prompt_tokens: u32,
     /// The prompt's ids, if asked for.
     pub prompt_ids: Option<Vec<u32>>,
+    /// The prompt's text, if asked for.
+    pub prompt_text: Option<String>,
 }
 
 /// How a request ended.

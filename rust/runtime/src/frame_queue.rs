@@ -93,6 +93,7 @@ fn merge(waiting: &mut Frame, next: Frame) {
     merge_calls(&mut waiting.calls, next.calls);
     waiting.token_ids.extend_from_slice(&next.token_ids);
     waiting.logprobs.extend(next.logprobs);
+    waiting.prompt_logprobs.extend(next.prompt_logprobs);
     waiting.done = next.done;
     waiting.explanation = waiting.explanation.take().or(next.explanation);
 }

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use diptych_core::scoring::MOST_SCORING_ROWS;
+
 use crate::EngineError;
 use crate::options::Limits;
 
@@ -19,6 +21,9 @@ const PLAN_HEADER: usize = 128;
 
 /// Size of the result's header: `u64` words, see [`result_word`].
 const RESULT_HEADER: usize = 128;
+
+/// Words of side data that name the token of a scoring row.
+pub(crate) const SCORING_WORDS: u32 = 3;
 
 /// Most continuations that a step names for one sampling row.
 pub(crate) const CANDIDATES: usize = diptych_core::beam::MOST_CANDIDATES as usize;
@@ -100,7 +105,7 @@ pub(crate) struct Capacities {
 impl Capacities {
     /// Enough for any step of a core with these limits, one that admits every row anew with a full block table included.
     ///
-    /// A state row is at most once among a step's token rows and sampling rows, so `max_running` bounds both. Within one step a row's block
+    /// A state row is at most once among a step's token rows and sampling rows, scoring rows aside, so `max_running` bounds both. Within one step a row's block
     /// table is given at most twice (for a request that is preempted and the one that takes its row), each time at most whole.
     pub(crate) fn new(limits: &Limits, vocabulary: u32) -> Result<Self, EngineError> {
         let table = limits.max_model_len.div_ceil(limits.block_size.max(1));
@@ -118,8 +123,8 @@ impl Capacities {
             deltas: limits.max_running * 2,
             delta_blocks: delta_blocks.cast_unsigned(),
             block_copies: limits.max_running,
-            sampling: limits.max_running,
-            side_words: side_words(limits, vocabulary),
+            sampling: limits.max_running + MOST_SCORING_ROWS,
+            side_words: side_words(limits, vocabulary) + SCORING_WORDS * MOST_SCORING_ROWS,
             mask_words: mask_words(vocabulary),
         })
     }

@@ -14,7 +14,7 @@ use crate::engine::questions::{KvStored, KvTold};
 use crate::frame::{Failure, FailureKind, Timings};
 use crate::grammar::{Compiled, MaskDone};
 use crate::shared::{Open, Slot};
-use crate::text::Answer;
+use crate::text::{Answer, ShownPrompt};
 
 /// What the engine thread is told.
 #[derive(Debug)]
@@ -61,6 +61,8 @@ pub(crate) struct Submission {
     pub(crate) compiled: Option<Compiled>,
     /// One for each choice.
     pub(crate) answers: Vec<Answer>,
+    /// Of the prompt, where something of it is wanted.
+    pub(crate) shown: Option<ShownPrompt>,
     pub(crate) times: PromptTimes,
 }
 
@@ -101,6 +103,7 @@ pub(crate) enum TextMessage {
 pub(crate) struct AcceptedStream {
     pub(crate) open: Arc<Open>,
     pub(crate) answers: Vec<Answer>,
+    pub(crate) shown: Option<ShownPrompt>,
     pub(crate) stop_ids: Vec<u32>,
     pub(crate) prompt_tokens: u32,
     pub(crate) prompt_ids: Option<Vec<u32>>,

@@ -52,6 +52,12 @@ pub(crate) struct Params {
     /// Whether each output token's log probability is wanted, with those of so many of the likeliest ids.
     #[serde(default)]
     pub(crate) logprobs: Option<u32>,
+    /// Whether each prompt token's log probability is wanted, with those of so many of the likeliest ids.
+    #[serde(default)]
+    pub(crate) prompt_logprobs: Option<u32>,
+    /// Whether the prompt's text is told.
+    #[serde(default)]
+    pub(crate) return_prompt_text: bool,
     /// Search for the likeliest outputs, `n` wide, instead of drawing them.
     #[serde(default)]
     pub(crate) beams: Option<Beams>,
@@ -130,8 +136,11 @@ impl Params {
                 self.top_k
             ));
         }
-        if self.max_tokens == Some(0) {
-            problems.push("max_tokens is 0: ask for at least one token".to_owned());
+        if self.max_tokens == Some(0) && !self.shows_prompt() {
+            problems.push(
+                "max_tokens is 0: ask for at least one token, or for something of the prompt"
+                    .to_owned(),
+            );
         }
         if let Some(most) = self.max_tokens.filter(|&most| most < self.min_tokens) {
             let least = self.min_tokens;
@@ -149,13 +158,7 @@ impl Params {
         if !(1..=MAX_CHOICES).contains(&self.n) {
             problems.push(format!("n is {}: from 1 to {MAX_CHOICES}", self.n));
         }
-        let (most, wanted) = (
-            MAX_LOGPROBS.min(vocabulary),
-            self.logprobs.unwrap_or_default(),
-        );
-        if wanted > most {
-            problems.push(format!("logprobs is {wanted}: at most {most}, or none"));
-        }
+        self.logprob_problems(vocabulary, &mut problems);
         self.list_problems(vocabulary, &mut problems);
         problems
     }
@@ -174,6 +177,18 @@ impl Params {
             problems.push(format!(
                 "beam search with {field}: it goes by the log probabilities alone"
             ));
+        }
+    }
+
+    fn logprob_problems(&self, vocabulary: u32, problems: &mut Vec<String>) {
+        let most = MAX_LOGPROBS.min(vocabulary);
+        for (name, wanted) in [
+            ("logprobs", self.logprobs),
+            ("prompt_logprobs", self.prompt_logprobs),
+        ] {
+            if let Some(wanted) = wanted.filter(|&wanted| wanted > most) {
+                problems.push(format!("{name} is {wanted}: at most {most}, or none"));
+            }
         }
     }
 
@@ -214,9 +229,19 @@ impl Params {
         }
     }
 
+    /// Whether the answer has text or log probabilities of the prompt.
+    pub(crate) fn shows_prompt(&self) -> bool {
+        self.prompt_logprobs.is_some() || self.return_prompt_text
+    }
+
+    /// Whether only the prompt is wanted: the one token that the core samples is dropped.
+    pub(crate) fn drops_output(&self) -> bool {
+        self.max_tokens == Some(0)
+    }
+
     /// Whether the text side may end it before the core does.
     pub(crate) fn may_end_early(&self) -> bool {
-        !self.stop.is_empty() || self.max_tool_calls.is_some()
+        !self.drops_output() && (!self.stop.is_empty() || self.max_tool_calls.is_some())
     }
 
     /// Its time to live in nanoseconds.
@@ -266,6 +291,7 @@ impl Params {
             seed: self.seed.map_or(drawn, i64::cast_unsigned),
             logprob: self.mean_logprob || self.logprobs.is_some(),
             top_logprobs: self.logprobs.unwrap_or_default(),
+            prompt_logprobs: self.prompt_logprobs,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::now_ns;
 use crate::options::{Limits, Prompt};
 use crate::params::Params;
 use crate::shared::{Open, Shared, lock};
-use crate::text::Answer;
+use crate::text::{Answer, ShownPrompt};
 use crate::urgency::after;
 
 /// A prompt of at most this many bytes is short: well under a millisecond of work.
@@ -154,10 +154,17 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     let limits = &shared.options.limits;
     let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
     let remaining = limits.max_model_len.saturating_sub(prompt_tokens);
-    let max_tokens = params.max_tokens.unwrap_or(remaining.max(1));
+    let max_tokens = params.max_tokens.unwrap_or(remaining).max(1);
     if remaining > 0 && params.min_tokens > max_tokens {
         return Err(too_few_left(params.min_tokens, prompt_tokens, limits));
     }
+    let shown = params.shows_prompt().then(|| {
+        let table = shared.texts.tokenizer.table();
+        ShownPrompt::of(table, &prompt, params.skip_special_tokens)
+    });
+    let shown = shown
+        .transpose()
+        .map_err(|error| Problem::new(FailureKind::Tokenizer, error.to_string()))?;
     let answers = answers(shared, params, &prompt, prepared.parser.as_ref())?;
     let mut stop_ids = params.stop_token_ids.clone();
     if !params.ignore_eos {
@@ -195,6 +202,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         request,
         compiled: None,
         answers,
+        shown,
         times: prepared.times,
     }))
 }

@@ -168,7 +168,8 @@ impl Engine {
         };
         let wanted = Wanted::Ids(&sampling, found);
         output.forward_ns = self.execute(step, (&order, kept), wanted, progress)?;
-        for (row, status) in output.status.iter().enumerate() {
+        // Of several rows of a state row the first is what it goes on with: the others score a prompt.
+        for (row, status) in output.status.iter().enumerate().rev() {
             // The host may have launched a step over a row without an id: it computes with any, in vain.
             let id = if *status == 0 { output.ids[row] } else { 0 };
             self.state.set_last_id(step.sampling.rows[row] as usize, id);

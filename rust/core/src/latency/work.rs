@@ -55,7 +55,7 @@ impl Work {
                 work.add_chunk(end - count, count);
             }
         }
-        work.logit_rows = plan.sampling.len() as u32;
+        work.logit_rows = (plan.sampling.len() + plan.scoring.len()) as u32;
         work
     }
 

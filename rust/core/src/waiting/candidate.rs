@@ -222,7 +222,7 @@ impl Core {
         }
         request.ticket.looked_up = epoch;
         let known = request.known();
-        if self.config.prefix_cache {
+        if self.config.prefix_cache && request.wants_scores().is_none() {
             // At least one token is computed: somebody has to produce logits.
             let reusable = &request.tokens[..known as usize - 1];
             self.cache

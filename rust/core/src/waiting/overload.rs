@@ -67,7 +67,7 @@ impl Core {
         let (choices, beams) = (request.choices, request.beams);
         let mut ticket = Ticket::new(&request, now);
         let mut path = Vec::new();
-        if self.config.prefix_cache {
+        if self.config.prefix_cache && request.sampling.prompt_logprobs.is_none() {
             let reusable = &request.prompt[..request.prompt.len() - 1];
             self.cache
                 .extend_path(request.namespace, reusable, &mut path);

@@ -29,6 +29,7 @@ mod reasons;
 mod retention;
 mod router;
 mod scheduling;
+mod scoring;
 mod search;
 mod submission;
 mod worker;

@@ -148,6 +148,7 @@ impl Draft {
             seed: u64::from(self.seed),
             logprob: self.bias > 1,
             top_logprobs: u32::from(self.bias > 2),
+            prompt_logprobs: None,
         }
     }
 }

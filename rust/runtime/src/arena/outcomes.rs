@@ -8,7 +8,7 @@ use crate::layout::CANDIDATES;
 /// Rounding may lift a certain token's a little above 0.
 const MOST_LOGPROB: f32 = 1e-3;
 
-/// One draw: which output token of which choice.
+/// One draw: which output token of which choice; or which token of the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Drawn {
     pub(crate) request: u64,
@@ -21,6 +21,11 @@ pub(crate) struct Drawn {
 pub(crate) struct Score {
     pub(crate) logprob: f32,
     pub(crate) likeliest: Vec<(u32, f32)>,
+}
+
+impl Drawn {
+    /// Stands for the prompt, whose tokens `index` then counts.
+    pub(crate) const PROMPT: u32 = u32::MAX;
 }
 
 /// What a retired step gave.
@@ -47,6 +52,15 @@ impl HostArenas {
         let launched = &self.launched[0];
         if launched.scored.is_empty() {
             return Ok(());
+        }
+        let samples = into.rows.len() - launched.scoring.len();
+        let scored = launched.scoring.iter().zip(&into.rows[samples..]);
+        for (row, (wanted, &(status, id))) in (samples..).zip(scored) {
+            if status == RowStatus::Ok && id != *wanted {
+                return Err(format!(
+                    "its result of step {step} scores token {id} in row {row} instead of {wanted}"
+                ));
+            }
         }
         self.words.clear();
         let place = image + self.layout.logprobs;

@@ -1,6 +1,9 @@
 use std::sync::Arc;
 
+use diptych_core::scoring::ScoringRow;
+
 use super::*;
+use crate::arena::scoring::ONLY;
 use crate::os::EventFd;
 use crate::worker::{Step, WorkerArenas};
 
@@ -52,6 +55,7 @@ fn plan(step: u64) -> StepPlan {
             penalty_offset: None,
             bias_offset: Some(4),
         }],
+        scoring: Vec::new(),
         side: vec![0, 0, 0, 0, 1, 9, 0],
     }
 }
@@ -208,6 +212,46 @@ fn statuses_and_impossible_ids_are_told_apart() {
         let mut found = Outcomes::default();
         assert!(takes_rows(&mut host, &mut found));
         assert_eq!(found.rows[0].0, expected, "{status} {id}");
+    }
+}
+
+#[test]
+fn tokens_of_prompts_are_scored_as_rows_that_leave_one_id() {
+    for (id, taken) in [(5, true), (6, false)] {
+        let (mut host, worker) = pair();
+        let mut asking = plan(1);
+        asking.scoring.push(ScoringRow {
+            token: 1,
+            row: 0,
+            submission: 11,
+            position: 1,
+            id: 5,
+            candidates: 0,
+        });
+        host.write_plan(&asking, false, |_| None).unwrap();
+        let step = Step::take(&worker, 3, 0, 1).unwrap();
+        assert_eq!(step.slice::<i32>("sampling_tokens"), [2, 1]);
+        assert_eq!(step.slice::<i32>("logprobs"), [-1, 0]);
+        let offset = step.slice::<i32>("bias_offset")[1] as usize;
+        let side = step.slice::<u32>("side");
+        assert_eq!(side[offset..], [1, 5, ONLY.to_bits()]);
+        assert_eq!(side[..offset], asking.side);
+        step.publish(&[0, 0], &[7, id], Some(&[0.0, -1.5])).unwrap();
+        let mut found = Outcomes::default();
+        assert_eq!(takes_rows(&mut host, &mut found), taken);
+        if taken {
+            let drawn = Drawn {
+                request: 11,
+                choice: Drawn::PROMPT,
+                index: 1,
+            };
+            assert_eq!(found.scores[0].0, drawn);
+            assert_eq!(
+                found.rows,
+                [(RowStatus::Ok, 7)],
+                "the core takes the others"
+            );
+        }
     }
 }
 

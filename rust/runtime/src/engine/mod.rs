@@ -22,6 +22,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use diptych_core::config::HashMode;
+use diptych_core::scoring::MOST_SCORING_ROWS;
 use diptych_core::{Core, CoreConfig};
 use diptych_text::{AnswerFormats, ChatTemplate, TextError, Tokenizer};
 
@@ -31,7 +32,7 @@ pub(crate) use crate::engine::event_log::EventLogStatus;
 use crate::engine::thread::EngineThread;
 use crate::frame::FailureKind;
 use crate::grammar::{MASK_THREADS, run_clerk, run_masks};
-use crate::layout::Capacities;
+use crate::layout::{Capacities, SCORING_WORDS};
 use crate::messages::{Command, Problem, TextMessage};
 use crate::options::{EngineOptions, WorkerKind};
 use crate::params::Params;
@@ -443,7 +444,7 @@ fn core_config(options: &EngineOptions, capacities: Capacities) -> Result<CoreCo
             .collect(),
         overlap_depth: limits.overlap_depth,
         prefix_cache: limits.prefix_cache,
-        side_words: capacities.side_words,
+        side_words: capacities.side_words - SCORING_WORDS * MOST_SCORING_ROWS,
         vocabulary: options.vocabulary,
         hash: HashMode::Keyed(RandomState::new().hash_one("prefix index")),
         eviction: limits.eviction()?,

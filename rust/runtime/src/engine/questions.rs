@@ -49,7 +49,7 @@ impl EngineThread {
         };
         core.take_events(&mut self.events);
         let scores = std::mem::take(&mut self.outcomes.scores);
-        if self.events.is_empty() {
+        if self.events.is_empty() && scores.is_empty() {
             return;
         }
         let mut explanations = Vec::new();

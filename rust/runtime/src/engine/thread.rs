@@ -179,6 +179,7 @@ impl EngineThread {
             request,
             compiled,
             answers,
+            shown,
             times,
         } = submission;
         if open.aborted.load(Ordering::Acquire) {
@@ -213,6 +214,7 @@ impl EngineThread {
                 let accepted = AcceptedStream {
                     open,
                     answers,
+                    shown,
                     stop_ids,
                     prompt_tokens,
                     prompt_ids,

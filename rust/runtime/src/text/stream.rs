@@ -14,6 +14,7 @@ use crate::messages::{AcceptedStream, Problem, Verdict};
 use crate::shared::{Open, empty_frame};
 use crate::stats::Statistics;
 use crate::text::answer::Answer;
+use crate::text::shown_prompt::ShownPrompt;
 
 /// Most entries in [`Finished::events`].
 const MAX_EVENTS: usize = 64;
@@ -30,6 +31,8 @@ pub(super) struct Stream {
     last_token: u64,
     completion_tokens: u32,
     sum_logprobs: f64,
+    /// What is still to be told of the prompt.
+    prompt: Option<ShownPrompt>,
     /// Of the token that comes next.
     score: Option<Score>,
     /// Characters of the text so far, without what is held back.
@@ -65,9 +68,17 @@ impl Stream {
                 Self::new((open, choice), answer, stop_ids, (prompt_tokens, timings))
             })
             .collect();
+        let params = &accepted.open.params;
+        let text = accepted.shown.as_ref().map(|shown| shown.text.clone());
+        if params.prompt_logprobs.is_some() {
+            for stream in &mut streams {
+                stream.prompt.clone_from(&accepted.shown);
+            }
+        }
         streams[0].frame.accepted = Some(Accepted {
             prompt_tokens,
             prompt_ids: accepted.prompt_ids,
+            prompt_text: text.filter(|_| params.return_prompt_text),
         });
         streams
     }
@@ -89,6 +100,7 @@ impl Stream {
             last_token: 0,
             completion_tokens: 0,
             sum_logprobs: 0.0,
+            prompt: None,
             score: None,
             characters: 0,
             cached_tokens: 0,
@@ -174,6 +186,15 @@ impl Stream {
             statistics.next_token(now.saturating_sub(self.last_token));
         }
         self.last_token = now;
+        if let Some(mut prompt) = self.prompt.take() {
+            match prompt.take_logprobs() {
+                Some(logprobs) => self.frame.prompt_logprobs = logprobs,
+                None => return Some(self.ended(CoreReason::NanLogits)),
+            }
+        }
+        if self.open.params.drops_output() {
+            return None;
+        }
         self.completion_tokens += 1;
         self.frame.token_ids.push(token);
         self.take_logprobs(token);
@@ -203,6 +224,12 @@ impl Stream {
             0
         } else {
             params.min_tokens
+        }
+    }
+
+    pub(super) fn score_prompt(&mut self, position: u32, score: &Score) {
+        if let Some(prompt) = &mut self.prompt {
+            prompt.score(position, score.clone());
         }
     }
 
@@ -248,6 +275,10 @@ impl Stream {
             self.is_cut = true;
             return self.finished(FinishReason::Stop, Some(found.stop_index), None);
         }
+        let reason = match reason {
+            CoreReason::StopToken(_) if self.open.params.drops_output() => CoreReason::Length,
+            reason => reason,
+        };
         let stop_token = match reason {
             CoreReason::StopToken(id) => {
                 let given = &self.open.params.stop_token_ids;

@@ -60,7 +60,7 @@ impl TextThread<'_> {
                 scores,
                 now,
             } => {
-                self.scores.extend(scores);
+                self.take_scores(scores);
                 let shared = self.shared;
                 for explanation in explanations {
                     let key = (explanation.submission, explanation.choice);
@@ -143,6 +143,22 @@ impl TextThread<'_> {
                 // A closed engine ends the request by itself.
                 let _ = self.shared.commands.push(Command::Abort(submission));
                 self.end(key, done, ended);
+            }
+        }
+    }
+
+    /// Of the prompt to all its choices, the others to the tokens that are told next.
+    fn take_scores(&mut self, scores: Vec<(Drawn, Score)>) {
+        for (drawn, score) in scores {
+            if drawn.choice != Drawn::PROMPT {
+                self.scores.insert(drawn, score);
+                continue;
+            }
+            for choice in 0.. {
+                let Some(stream) = self.streams.get_mut(&(drawn.request, choice)) else {
+                    break;
+                };
+                stream.score_prompt(drawn.index, &score);
             }
         }
     }

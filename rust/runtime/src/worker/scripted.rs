@@ -10,6 +10,7 @@ use diptych_core::PLACEHOLDER;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::arena::scoring::ONLY;
 use crate::control::{Init, encode};
 use crate::worker::{Mark, Port, PortError, RowMask, Step, Work};
 
@@ -229,6 +230,10 @@ impl Scripted {
         let state_rows = step.slice::<i32>("sampling_rows");
         for (row, submission) in step.slice::<i64>("submission").iter().enumerate() {
             let place = (submission.cast_unsigned(), indexes[row].cast_unsigned());
+            if let Some(only) = only_id(step, row) {
+                ids[row] = only.cast_signed();
+                continue;
+            }
             let id = match &self.options.script {
                 Some(script) => {
                     let line = place.0 + u64::from(choices[row].cast_unsigned());
@@ -398,6 +403,15 @@ impl Scripted {
             prefix.extend_from_slice(&id.to_le_bytes());
         }
         Ok(prefix)
+    }
+}
+
+/// The one id that a row's bias leaves.
+fn only_id(step: &Step, row: usize) -> Option<u32> {
+    let offset = usize::try_from(step.slice::<i32>("bias_offset")[row]).ok()?;
+    match step.slice::<u32>("side").get(offset..offset + 3)? {
+        &[1, id, bits] if f32::from_bits(bits) >= ONLY => Some(id),
+        _ => None,
     }
 }
 
