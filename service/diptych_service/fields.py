@@ -44,7 +44,6 @@ _NO_EFFECT = frozenset(
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
-    "echo": (False,),
     "kv_transfer_params": ({},),
     "logprob_token_ids": ([],),
     "prompt_logprobs": (),
@@ -73,6 +72,7 @@ CHAT_FIELDS = FieldTable(
         "add_special_tokens": (False,),
         "audio": (),
         "chat_template": (),
+        "echo": (False,),
         "function_call": ("none", "auto"),
         "functions": ([],),
         "mm_processor_kwargs": ({},),

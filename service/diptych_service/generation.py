@@ -17,6 +17,7 @@ from diptych_service import tracing
 from diptych_service.answers import Answer, chat_body, completion_body, usages_of
 from diptych_service.body import read_request
 from diptych_service.chunks import ChunkKind, Chunks, Identity, View, failed
+from diptych_service.echo import echoed
 from diptych_service.errors import ApiError, BadRequest, from_exception, model_not_found, shutting_down
 from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
 from diptych_service.keep_alive import KEEP_ALIVE_KEY
@@ -90,6 +91,8 @@ class Generation:
             )
             for prompt in prompts
         ]
+        if body.echo:
+            sources = [echoed(source) for source in sources]
         return await self._answer(request, body, ignored, COMPLETIONS, Sources.of(sources, params))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:

@@ -73,12 +73,13 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], _length: int = 0) -> dict[st
 
 
 def completion_logprobs(entries: Sequence[TokenLogprobs], length: int) -> dict[str, Any]:
-    """Parallel lists for a text of `length` characters: what begins behind a cut is at its end."""
+    """Parallel lists for a text of `length` characters: what begins behind a cut is at its end. Nothing precedes the
+    first token of an echoed prompt: it has none."""
     return {
         "text_offset": [min(entry.offset, length) for entry in entries],
-        "token_logprobs": [_finite(entry.token.logprob) for entry in entries],
+        "token_logprobs": [None if entry.is_first else _finite(entry.token.logprob) for entry in entries],
         "tokens": [token_text(entry.token) for entry in entries],
-        "top_logprobs": [_by_text(entry) for entry in entries],
+        "top_logprobs": [None if entry.is_first else _by_text(entry) for entry in entries],
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from diptych import SamplingParams
 from diptych_service.errors import BadRequest
 from diptych_service.logprobs import wanted_logprobs
-from diptych_service.schema import SamplingFields
+from diptych_service.schema import CompletionRequest, SamplingFields
 from diptych_service.structured import structured_outputs
 from diptych_service.tenants import ANYBODY, Caller
 
@@ -69,6 +69,9 @@ def sampling_params(
     chosen["return_prompt_ids"] = bool(request.return_token_ids)
     chosen["logprobs"] = wanted_logprobs(request)
     chosen["structured_outputs"] = structured_outputs(request)
+    if isinstance(request, CompletionRequest) and request.echo:
+        chosen["return_prompt_text"] = True
+        chosen["prompt_logprobs"] = chosen["logprobs"]
     chosen["explain"] = explain
     return SamplingParams(**chosen)
 

@@ -69,6 +69,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     add_special_tokens: bool | None = None
     # False is how clients of the other endpoint say none.
     logprobs: int | bool | None = None
+    echo: bool | None = None
 
 
 class ChatRequest(SamplingFields, kw_only=True):

@@ -244,7 +244,7 @@ def test_true_is_not_one() -> None:
     with pytest.raises(BadRequest):
         screen(encoded({"stream_interval": True}), COMPLETION_FIELDS)
     with pytest.raises(BadRequest):
-        screen(encoded({"echo": 0}), COMPLETION_FIELDS)
+        screen(encoded({"return_prompt_text": 0}), COMPLETION_FIELDS)
     assert screen(encoded({"stream_interval": 1.0}), COMPLETION_FIELDS) == ({}, [])
 
 
