@@ -81,35 +81,58 @@ enum Standing {
     Ended(u64),
 }
 
+/// What is added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Item {
+    /// Plans and nanoseconds.
+    Wait(WaitReason),
+    /// Chunks and tokens.
+    Chunks(ChunkLimit),
+    /// Losses.
+    Preemptions(PreemptCause),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    item: Item,
+    count: u64,
+    amount: u64,
+}
+
+/// Every open request has one: what few requests have takes memory only there.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
-    /// Submission and choice.
-    name: (u64, u32),
+    submission: u64,
     submitted: u64,
     standing: Standing,
     hold: Option<Hold>,
-    /// While the request waits for what the queue waits for, less the clock's readings when that
-    /// began: such entries wrap.
-    waits: Waits,
+    /// The clock's readings when the request began to wait for what the queue waits for, while it does.
+    joined: Option<Box<Waits>>,
     cache: Option<CacheLookup>,
-    chunks: [(u32, u64); ChunkLimit::ALL.len()],
-    preemptions: [u32; PreemptCause::ALL.len()],
-    decisions: [Option<Decision>; KEPT],
+    /// What is not zero, each item once.
+    sums: Vec<Sum>,
+    /// Decision `number` stands at `number % KEPT`.
+    decisions: Vec<Decision>,
     decided: u64,
+    choice: u32,
 }
+
+/// A running request that nothing holds back has the account, two sums and two decisions.
+const _: () = assert!(size_of::<Account>() <= 152);
+const _: () = assert!(size_of::<Sum>() <= 24 && size_of::<Decision>() <= 32);
 
 impl Account {
     fn new(name: (u64, u32), now: u64, clock: &WaitClock) -> Self {
         let mut account = Self {
-            name,
+            submission: name.0,
+            choice: name.1,
             submitted: now,
             standing: Standing::Queued,
             hold: None,
-            waits: Waits::default(),
+            joined: None,
             cache: None,
-            chunks: Default::default(),
-            preemptions: Default::default(),
-            decisions: [None; KEPT],
+            sums: Vec::new(),
+            decisions: Vec::new(),
             decided: 0,
         };
         account.join(clock, now);
@@ -118,29 +141,51 @@ impl Account {
 
     /// From now on it waits for what the queue waits for.
     fn join(&mut self, clock: &WaitClock, now: u64) {
-        for (reason, waited) in WaitReason::ALL.into_iter().zip(&mut self.waits) {
-            let read = clock.read(reason, now);
-            waited.ns = waited.ns.wrapping_sub(read.ns);
-            waited.steps = waited.steps.wrapping_sub(read.steps);
-        }
+        let read = WaitReason::ALL.map(|reason| clock.read(reason, now));
+        self.joined = Some(Box::new(read));
     }
 
     /// Ends what [`Self::join`] began.
     fn leave(&mut self, clock: &WaitClock, now: u64) {
-        for (reason, waited) in WaitReason::ALL.into_iter().zip(&mut self.waits) {
+        let Some(joined) = self.joined.take() else {
+            return;
+        };
+        for (reason, before) in WaitReason::ALL.into_iter().zip(*joined) {
             let read = clock.read(reason, now);
-            waited.ns = waited.ns.wrapping_add(read.ns);
-            waited.steps = waited.steps.wrapping_add(read.steps);
+            let steps = read.steps.wrapping_sub(before.steps);
+            self.add(Item::Wait(reason), steps, read.ns.wrapping_sub(before.ns));
         }
+    }
+
+    fn add(&mut self, item: Item, count: u64, amount: u64) {
+        if count == 0 && amount == 0 {
+            return;
+        }
+        if let Some(sum) = self.sums.iter_mut().find(|sum| sum.item == item) {
+            sum.count = sum.count.wrapping_add(count);
+            sum.amount = sum.amount.wrapping_add(amount);
+            return;
+        }
+        self.sums.reserve_exact(1);
+        self.sums.push(Sum {
+            item,
+            count,
+            amount,
+        });
+    }
+
+    /// Count and amount of an item.
+    fn sum(&self, item: Item) -> Option<(u64, u64)> {
+        let sum = self.sums.iter().find(|sum| sum.item == item)?;
+        (sum.count > 0 || sum.amount > 0).then_some((sum.count, sum.amount))
     }
 
     /// Books everything up to now. Afterwards the request waits for nothing.
     fn settle(&mut self, clock: &WaitClock, now: u64) {
         if let Some(hold) = self.hold.take() {
-            let waited = &mut self.waits[hold.reason as usize];
-            waited.ns += now.saturating_sub(hold.since);
-            waited.steps += clock.plans - hold.plans;
-        } else if self.standing == Standing::Queued {
+            let (steps, ns) = (clock.plans - hold.plans, now.saturating_sub(hold.since));
+            self.add(Item::Wait(hold.reason), steps, ns);
+        } else {
             self.leave(clock, now);
         }
     }
@@ -191,9 +236,7 @@ impl Account {
         (start, tokens, budget): (u32, u32, u32),
         limit: ChunkLimit,
     ) {
-        let (chunks, total) = &mut self.chunks[limit as usize];
-        *chunks += 1;
-        *total += u64::from(tokens);
+        self.add(Item::Chunks(limit), 1, u64::from(tokens));
         let what = Decided::Chunk {
             start,
             tokens,
@@ -214,13 +257,23 @@ impl Account {
         self.settle(clock, now);
         self.standing = Standing::Queued;
         self.join(clock, now);
-        self.preemptions[cause as usize] += 1;
+        self.add(Item::Preemptions(cause), 1, 0);
         self.decide(step, now, Decided::Preempted { cause, computed });
     }
 
     fn decide(&mut self, step: u64, at: u64, what: Decided) {
         let place = self.decided as usize % KEPT;
-        self.decisions[place] = Some(Decision { step, at, what });
+        let decision = Decision { step, at, what };
+        if let Some(oldest) = self.decisions.get_mut(place) {
+            *oldest = decision;
+        } else {
+            if place == self.decisions.capacity() {
+                // Most requests have two: doubled from there on, at most to what is kept.
+                let more = place.max(2).min(KEPT - place);
+                self.decisions.reserve_exact(more);
+            }
+            self.decisions.push(decision);
+        }
         self.decided += 1;
     }
 
@@ -232,39 +285,40 @@ impl Account {
         };
         let mut settled = self.clone();
         settled.settle(clock, now);
-        let waits = WaitReason::ALL.into_iter().zip(settled.waits);
-        let chunks = ChunkLimit::ALL.into_iter().zip(self.chunks);
-        let preemptions = PreemptCause::ALL.into_iter().zip(self.preemptions);
+        let waits = WaitReason::ALL.into_iter().filter_map(|reason| {
+            let (steps, ns) = settled.sum(Item::Wait(reason))?;
+            Some(Wait { reason, ns, steps })
+        });
+        let chunks = ChunkLimit::ALL.into_iter().filter_map(|limit| {
+            let (chunks, tokens) = self.sum(Item::Chunks(limit))?;
+            Some(Chunks {
+                limit,
+                chunks: chunks as u32,
+                tokens,
+            })
+        });
+        let preemptions = PreemptCause::ALL.into_iter().filter_map(|cause| {
+            let (count, _) = self.sum(Item::Preemptions(cause))?;
+            let count = count as u32;
+            Some(Preemptions { cause, count })
+        });
         let forgotten = self.decided.saturating_sub(KEPT as u64);
         let kept = forgotten..self.decided;
         Explanation {
-            submission: self.name.0,
-            choice: self.name.1,
+            submission: self.submission,
+            choice: self.choice,
             submitted: self.submitted,
             ended: match self.standing {
                 Standing::Ended(at) => Some(at),
                 Standing::Queued | Standing::Running => None,
             },
             waiting_for,
-            waits: waits
-                .filter(|(_, waited)| waited.ns > 0 || waited.steps > 0)
-                .map(|(reason, Waited { ns, steps })| Wait { reason, ns, steps })
-                .collect(),
+            waits: waits.collect(),
             cache: self.cache,
-            chunks: chunks
-                .filter(|(_, (chunks, _))| *chunks > 0)
-                .map(|(limit, (chunks, tokens))| Chunks {
-                    limit,
-                    chunks,
-                    tokens,
-                })
-                .collect(),
-            preemptions: preemptions
-                .filter(|(_, count)| *count > 0)
-                .map(|(cause, count)| Preemptions { cause, count })
-                .collect(),
+            chunks: chunks.collect(),
+            preemptions: preemptions.collect(),
             decisions: kept
-                .filter_map(|number| self.decisions[number as usize % KEPT])
+                .map(|number| self.decisions[number as usize % KEPT])
                 .collect(),
             forgotten,
         }
@@ -323,7 +377,58 @@ impl Accounts {
     /// One that has ended, the newest of this name.
     pub(crate) fn explain_ended(&self, name: (u64, u32)) -> Option<Explanation> {
         let mut newest_first = self.ended.iter().rev();
-        let account = newest_first.find(|account| account.name == name)?;
+        let account = newest_first.find(|account| (account.submission, account.choice) == name)?;
         Some(account.explain(&self.clock, 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_decisions_are_kept_and_take_no_more_memory_than_that() {
+        let clock = WaitClock::new();
+        let mut account = Account::new((7, 0), 0, &clock);
+        account.admitted(&clock, 1, 1, 16);
+        account.chunk((1, 1), (16, 4, 64), ChunkLimit::Prompt);
+        assert!(account.joined.is_none(), "only who queues has readings");
+        assert_eq!(account.decisions.capacity(), 2);
+        assert_eq!(account.sums.capacity(), account.sums.len());
+        for step in 2..40 {
+            account.chunk((step, step), (0, 1, 64), ChunkLimit::StepTokens);
+        }
+        assert_eq!(account.decisions.capacity(), KEPT);
+        let told = account.explain(&clock, 40);
+        let steps: Vec<u64> = told
+            .decisions
+            .iter()
+            .map(|decision| decision.step)
+            .collect();
+        assert_eq!(steps, (28..40).collect::<Vec<u64>>());
+        assert_eq!(told.forgotten, 28);
+        assert_eq!((told.chunks[1].chunks, told.chunks[1].tokens), (38, 38));
+    }
+
+    #[test]
+    fn what_the_queue_waits_for_is_booked_between_joining_and_leaving() {
+        let mut clock = WaitClock::new();
+        clock.plan_made(WaitReason::Rows, 10);
+        let mut account = Account::new((7, 0), 20, &clock);
+        clock.plan_made(WaitReason::Rows, 30);
+        clock.plan_made(WaitReason::Blocks, 50);
+        let wait = |reason, ns, steps| Wait { reason, ns, steps };
+        let waits = [
+            wait(WaitReason::Rows, 30, 1),
+            wait(WaitReason::Blocks, 5, 1),
+        ];
+        assert_eq!(account.explain(&clock, 55).waits, waits);
+        account.admitted(&clock, 55, 3, 0);
+        clock.plan_made(WaitReason::Rows, 70);
+        assert_eq!(account.explain(&clock, 90).waits, waits);
+        account.preempted(&clock, (4, 90), PreemptCause::Blocks, 8);
+        let told = account.explain(&clock, 100);
+        assert_eq!(told.waits[0], wait(WaitReason::Rows, 40, 1));
+        assert_eq!(told.preemptions[0].count, 1);
     }
 }

@@ -20,7 +20,7 @@ use crate::retention::Terms;
 use crate::running::Rank;
 use crate::suspects::Suspicion;
 use crate::waiting::Ticket;
-use crate::{PLACEHOLDER, Request};
+use crate::{CoreConfig, PLACEHOLDER, Request};
 
 /// Output tokens that a row with stop strings may run ahead of its last acknowledgement.
 pub(crate) const ACK_WINDOW: u32 = 8;
@@ -44,6 +44,12 @@ pub(crate) enum State {
     /// A state row and the blocks of all its known tokens.
     Running,
 }
+
+/// Stop ids of a request without more of its own.
+const FEW: usize = 4;
+
+/// A slot of the slab is nine cache lines, its generation included.
+const _: () = assert!(size_of::<Active>() <= 568);
 
 /// Fields stand in the order in which a step touches them: the hot ones share cache lines.
 #[repr(C)]
@@ -100,7 +106,11 @@ pub(crate) struct Active {
     pub(crate) last_step: u64,
     /// The sampling row of the next draw but for token, row, output index and side offsets.
     pub(crate) template: SamplingRow,
-    stop_ids: StopIds,
+    /// Sampled ids that end the output, the first few without a detour over the heap. Every id of a
+    /// vocabulary is below the filler [`NONE`].
+    stop_ids: [u32; FEW],
+    /// What few requests have.
+    rare: Option<Box<Rare>>,
     min_tokens: u32,
     pub(crate) pace: Pace,
 
@@ -111,9 +121,6 @@ pub(crate) struct Active {
     pub(crate) terms: Terms,
     /// Last step that carried side data of the request.
     pub(crate) side_step: u64,
-    pub(crate) bias: Vec<(u32, f32)>,
-    /// See [`crate::Sampling`].
-    pub(crate) prompt_logprobs: Option<u32>,
     /// The choice that computes the prompt of an unforked one.
     pub(crate) first_choice: u32,
     /// The search whose beam it is, or [`NONE`].
@@ -137,29 +144,35 @@ pub(crate) struct Active {
     pub(crate) ticket: Ticket,
 }
 
-/// Sampled ids that end the output; the first few without a detour over the heap.
-#[derive(Clone, Debug, Hash)]
-struct StopIds {
-    first: [u32; 4],
-    rest: Vec<u32>,
+/// Of a request that biases logits, has more than [`FEW`] stop ids, or asks for its prompt's log
+/// probabilities.
+#[derive(Clone, Debug)]
+struct Rare {
+    bias: Vec<(u32, f32)>,
+    stop_ids: Vec<u32>,
+    /// See [`crate::Sampling`].
+    prompt_logprobs: Option<u32>,
 }
 
-impl StopIds {
-    fn new(ids: &[u32]) -> Self {
-        let (first, rest) = ids.split_at(ids.len().min(4));
-        // Every id of a vocabulary is below this filler.
-        let mut padded = [u32::MAX; 4];
-        padded[..first.len()].copy_from_slice(first);
-        Self {
-            first: padded,
-            rest: rest.to_vec(),
-        }
+impl Rare {
+    fn new(sampling: Sampling, stop_ids: &[u32]) -> Option<Box<Self>> {
+        let rare = Self {
+            bias: sampling.logit_bias,
+            stop_ids: stop_ids.get(FEW..).unwrap_or_default().to_vec(),
+            prompt_logprobs: sampling.prompt_logprobs,
+        };
+        let is_there = rare.prompt_logprobs.is_some();
+        (is_there || !rare.bias.is_empty() || !rare.stop_ids.is_empty()).then(|| Box::new(rare))
     }
+}
 
-    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let first = self.first.iter().filter(|&&id| id != u32::MAX);
-        first.chain(&self.rest).copied()
+/// The first of these ids, filled up.
+fn first_stop_ids(ids: &[u32]) -> [u32; FEW] {
+    let mut padded = [NONE; FEW];
+    for (place, &id) in padded.iter_mut().zip(ids) {
+        *place = id;
     }
+    padded
 }
 
 impl Active {
@@ -177,7 +190,7 @@ impl Active {
             arrival,
             max_tokens: request.max_tokens,
             has_side_data: has_penalty(&template) || !sampling.logit_bias.is_empty() || bans,
-            stop_ids: StopIds::new(&request.stop_ids),
+            stop_ids: first_stop_ids(&request.stop_ids),
             min_tokens,
             masks: Masks::new(request.masked),
             has_penalties: has_penalty(&template),
@@ -186,8 +199,7 @@ impl Active {
             pace: Pace::new(request.target_itl_ns),
             terms,
             template,
-            bias: sampling.logit_bias,
-            prompt_logprobs: sampling.prompt_logprobs,
+            rare: Rare::new(sampling, &request.stop_ids),
             state: State::Waiting,
             tail_source: NONE,
             unforked: Vec::new(),
@@ -275,29 +287,47 @@ impl Active {
     /// Whether the id, sampled as the output token of that index, ends the output.
     pub(crate) fn stops_at(&self, index: u32, id: u32) -> bool {
         index >= self.min_tokens
-            && (self.stop_ids.first.contains(&id) || self.stop_ids.rest.contains(&id))
+            && (self.stop_ids.contains(&id) || self.more_stop_ids().contains(&id))
     }
 
     /// The ids that the next output token cannot be.
     pub(crate) fn banned(&self) -> impl Iterator<Item = u32> + '_ {
         let bans = self.outputs() + self.pending < self.min_tokens;
-        self.stop_ids.iter().filter(move |_| bans)
+        self.all_stop_ids().filter(move |_| bans)
     }
 
     /// How many ids end the output.
     pub(crate) fn num_stop_ids(&self) -> u32 {
-        let first = self.stop_ids.first.iter().filter(|&&id| id != u32::MAX);
-        (first.count() + self.stop_ids.rest.len()) as u32
+        self.all_stop_ids().count() as u32
+    }
+
+    fn more_stop_ids(&self) -> &[u32] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.stop_ids)
+    }
+
+    fn all_stop_ids(&self) -> impl Iterator<Item = u32> + '_ {
+        let first = self.stop_ids.iter().filter(|&&id| id != NONE);
+        first.chain(self.more_stop_ids()).copied()
+    }
+
+    /// What is added to the logits of which ids.
+    pub(crate) fn bias(&self) -> &[(u32, f32)] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.bias)
+    }
+
+    /// See [`crate::Sampling`].
+    pub(crate) fn prompt_logprobs(&self) -> Option<u32> {
+        self.rare.as_ref()?.prompt_logprobs
     }
 
     pub(crate) fn hash_stop_ids(&self, state: &mut impl Hasher) {
-        (&self.stop_ids, self.min_tokens).hash(state);
-        self.prompt_logprobs.hash(state);
+        (self.stop_ids, self.more_stop_ids(), self.min_tokens).hash(state);
+        self.prompt_logprobs().hash(state);
     }
 
     /// Words of side data of a step that samples this request now.
     pub(crate) fn side_words(&self) -> u32 {
-        let bias = self.bias.len() + self.banned().count();
+        let bias = self.bias().len() + self.banned().count();
         side_words(self.has_penalties, self.known(), bias as u32)
     }
 
@@ -428,13 +458,15 @@ impl Active {
     }
 
     /// Makes room for what running will append, so that steps allocate nothing.
-    pub(crate) fn reserve_memory(&mut self, block_size: u32) {
+    pub(crate) fn reserve_memory(&mut self, config: &CoreConfig) {
         let outputs = (self.max_tokens - self.outputs()).min(RESERVED_OUTPUTS);
-        let blocks = (self.known() + outputs).div_ceil(block_size) as usize;
+        let blocks = (self.known() + outputs).div_ceil(config.block_size) as usize;
         self.tokens.reserve_exact(outputs as usize);
         self.blocks.reserve_exact(blocks);
-        self.path
-            .reserve_exact(blocks.saturating_sub(self.path.len()));
+        if config.prefix_cache {
+            self.path
+                .reserve_exact(blocks.saturating_sub(self.path.len()));
+        }
     }
 
     /// Place among the running requests.

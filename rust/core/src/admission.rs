@@ -247,7 +247,7 @@ impl Core {
     /// Makes the blocks that were found the request's own.
     fn pin_path(&mut self, slot: u32) {
         let request = &mut self.requests[slot];
-        request.reserve_memory(self.config.block_size);
+        request.reserve_memory(&self.config);
         for node in &request.path {
             self.cache.acquire(node.block);
             request.blocks.push(node.block);

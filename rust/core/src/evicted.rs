@@ -6,21 +6,25 @@
 
 use crate::reason::MatchEnd;
 
-/// Most hashes kept: 1.5 MiB.
+/// Most hashes kept: 1 MiB.
 const MOST: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u64,
-    at: u64,
-    cause: Dropped,
+    /// When, shifted by one, and whether it was dropped with everything else. [`VACANT`]: nothing
+    /// stands here.
+    moment: u64,
 }
+
+/// No moment: 292 years of nanoseconds are before it.
+const VACANT: u64 = u64::MAX;
+
+const _: () = assert!(size_of::<Entry>() == 16);
 
 /// Why a block was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
-    /// Nothing stands here.
-    Vacant,
     /// For another block's content, or because what it follows was.
     Evicted,
     /// With everything else.
@@ -36,10 +40,9 @@ impl EvictedHashes {
     pub(crate) fn new(num_blocks: u32) -> Self {
         let vacant = Entry {
             hash: 0,
-            at: 0,
-            cause: Dropped::Vacant,
+            moment: VACANT,
         };
-        let places = num_blocks.saturating_mul(2).next_power_of_two().min(MOST);
+        let places = num_blocks.saturating_mul(2).min(MOST);
         Self {
             entries: vec![vacant; places as usize],
         }
@@ -47,23 +50,27 @@ impl EvictedHashes {
 
     pub(crate) fn note(&mut self, hash: u64, at: u64, cause: Dropped) {
         let place = self.place(hash);
-        self.entries[place] = Entry { hash, at, cause };
+        let moment = at.min(VACANT / 2 - 1) << 1 | u64::from(cause == Dropped::Cleared);
+        self.entries[place] = Entry { hash, moment };
     }
 
     /// How a block that is not stored was lost, if that is remembered.
     pub(crate) fn explain(&self, hash: u64, now: u64) -> Option<MatchEnd> {
         let entry = &self.entries[self.place(hash)];
-        let ago_ns = now.saturating_sub(entry.at);
-        match entry.cause {
-            _ if entry.hash != hash => None,
-            Dropped::Vacant => None,
-            Dropped::Evicted => Some(MatchEnd::Evicted { ago_ns }),
-            Dropped::Cleared => Some(MatchEnd::Cleared { ago_ns }),
+        if entry.hash != hash || entry.moment == VACANT {
+            return None;
         }
+        let ago_ns = now.saturating_sub(entry.moment >> 1);
+        Some(if entry.moment & 1 == 1 {
+            MatchEnd::Cleared { ago_ns }
+        } else {
+            MatchEnd::Evicted { ago_ns }
+        })
     }
 
     fn place(&self, hash: u64) -> usize {
-        hash as usize & (self.entries.len() - 1)
+        let places = self.entries.len() as u128;
+        ((u128::from(hash) * places) >> 64) as usize
     }
 }
 
@@ -77,7 +84,10 @@ mod tests {
         assert_eq!(hashes.explain(0, 5), None);
         hashes.note(3, 10, Dropped::Evicted);
         assert_eq!(hashes.explain(3, 15), Some(MatchEnd::Evicted { ago_ns: 5 }));
-        hashes.note(3 + 8, 12, Dropped::Cleared);
+        // One of eight places further on.
+        hashes.note(1 << 61, 11, Dropped::Evicted);
+        assert_eq!(hashes.explain(3, 15), Some(MatchEnd::Evicted { ago_ns: 5 }));
+        hashes.note(11, 12, Dropped::Cleared);
         assert_eq!(hashes.explain(3, 15), None);
         assert_eq!(
             hashes.explain(11, 15),

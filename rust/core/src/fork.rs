@@ -241,7 +241,7 @@ impl Core {
         let request = &mut self.requests[slot];
         request.blocks = choice;
         request.path = path;
-        request.reserve_memory(self.config.block_size);
+        request.reserve_memory(&self.config);
         request.tail_source = source.unwrap_or(NONE);
         request.cacheable = cacheable;
         request.computed = prompt;

@@ -92,7 +92,7 @@ impl StepPlan {
     fn write_bias(&mut self, request: &Active) -> Option<u32> {
         let offset = self.side.len();
         self.side.push(0);
-        self.side.extend(request.bias.iter().map(|&(id, _)| id));
+        self.side.extend(request.bias().iter().map(|&(id, _)| id));
         self.side.extend(request.banned());
         let count = self.side.len() - offset - 1;
         if count == 0 {
@@ -101,7 +101,7 @@ impl StepPlan {
         }
         self.side[offset] = count as u32;
         self.side
-            .extend(request.bias.iter().map(|&(_, value)| value.to_bits()));
+            .extend(request.bias().iter().map(|&(_, value)| value.to_bits()));
         self.side
             .resize(offset + 1 + 2 * count, f32::NEG_INFINITY.to_bits());
         Some(offset as u32)

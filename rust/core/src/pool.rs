@@ -62,6 +62,8 @@ struct Meta {
     fence: u64,
 }
 
+const _: () = assert!(size_of::<Meta>() == 32);
+
 #[derive(Clone, Copy, Debug)]
 struct List {
     head: u32,

@@ -47,6 +47,11 @@ const VACANT: Bucket = Bucket {
     block: NONE,
 };
 
+const _: () = assert!(size_of::<Node>() == 56 && size_of::<Bucket>() == 8);
+
+/// Buckets of the table for each block.
+const BUCKETS: usize = 2;
+
 /// Nodes of all blocks and the open-addressing table over them.
 #[derive(Clone, Debug)]
 pub(crate) struct PrefixIndex {
@@ -74,13 +79,12 @@ impl PrefixIndex {
             next_sibling: NONE,
             previous_sibling: NONE,
         };
-        let buckets = (2 * num_blocks as usize).next_power_of_two();
         Self {
             block_size: block_size as usize,
             mode,
             nodes: vec![vacant; num_blocks as usize],
             tokens: vec![0; num_blocks as usize * block_size as usize],
-            table: vec![VACANT; buckets],
+            table: vec![VACANT; BUCKETS * num_blocks as usize],
             first_root: NONE,
             epoch: 1,
         }
@@ -151,8 +155,7 @@ impl PrefixIndex {
     pub(crate) fn find(&self, parent: NodeRef, namespace: u64, tokens: &[u32]) -> Option<NodeRef> {
         let hash = self.hash(parent, namespace, tokens);
         let tag = (hash >> 32) as u32;
-        let mask = self.table.len() - 1;
-        let mut position = hash as usize & mask;
+        let mut position = self.ideal(hash);
         loop {
             let bucket = self.table[position];
             if bucket.block == NONE {
@@ -170,7 +173,7 @@ impl PrefixIndex {
                     });
                 }
             }
-            position = (position + 1) & mask;
+            position = self.following(position);
         }
     }
 
@@ -262,10 +265,9 @@ impl PrefixIndex {
     }
 
     fn fill_bucket(&mut self, hash: u64, block: u32) {
-        let mask = self.table.len() - 1;
-        let mut position = hash as usize & mask;
+        let mut position = self.ideal(hash);
         while self.table[position].block != NONE {
-            position = (position + 1) & mask;
+            position = self.following(position);
         }
         self.table[position] = Bucket {
             tag: (hash >> 32) as u32,
@@ -275,23 +277,40 @@ impl PrefixIndex {
 
     /// Removes a bucket and shifts later ones of its cluster back, so that no tombstone remains.
     fn vacate_bucket(&mut self, block: u32) {
-        let mask = self.table.len() - 1;
-        let ideal = |nodes: &[Node], block: u32| nodes[block as usize].hash as usize & mask;
-        let mut hole = ideal(&self.nodes, block);
+        let mut hole = self.ideal(self.nodes[block as usize].hash);
         while self.table[hole].block != block {
-            hole = (hole + 1) & mask;
+            hole = self.following(hole);
         }
-        let mut probe = (hole + 1) & mask;
+        let mut probe = self.following(hole);
         while self.table[probe].block != NONE {
-            let displacement =
-                probe.wrapping_sub(ideal(&self.nodes, self.table[probe].block)) & mask;
-            if displacement >= probe.wrapping_sub(hole) & mask {
+            let hash = self.nodes[self.table[probe].block as usize].hash;
+            if self.distance(self.ideal(hash), probe) >= self.distance(hole, probe) {
                 self.table[hole] = self.table[probe];
                 hole = probe;
             }
-            probe = (probe + 1) & mask;
+            probe = self.following(probe);
         }
         self.table[hole] = VACANT;
+    }
+
+    /// The bucket of a hash, by its lower half: any number of buckets is equally good, so that a
+    /// power of two need not be one too large.
+    fn ideal(&self, hash: u64) -> usize {
+        ((u64::from(hash as u32) * self.table.len() as u64) >> 32) as usize
+    }
+
+    fn following(&self, position: usize) -> usize {
+        let next = position + 1;
+        if next == self.table.len() { 0 } else { next }
+    }
+
+    /// Buckets from one to another, around the end of the table.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from {
+            to - from
+        } else {
+            to + self.table.len() - from
+        }
     }
 
     pub(crate) fn hash(&self, parent: NodeRef, namespace: u64, tokens: &[u32]) -> u64 {
@@ -304,7 +323,8 @@ impl PrefixIndex {
                 keyed_hash(key ^ above, namespace, tokens)
             }
             HashMode::Constant => 0,
-            HashMode::FirstToken => u64::from(tokens[0]),
+            // Spread over the buckets; the tag is the same for all.
+            HashMode::FirstToken => u64::from(tokens[0].wrapping_mul(0x9e37_79b9)),
         }
     }
 
@@ -360,4 +380,27 @@ fn keyed_hash(key: u64, namespace: u64, tokens: &[u32]) -> u64 {
 fn fold(left: u64, right: u64) -> u64 {
     let product = u128::from(left) * u128::from(right);
     product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clusters run around the end of a table whose size is no power of two; whatever goes, the rest is found.
+    #[test]
+    fn dropping_any_of_many_leaves_the_others_findable() {
+        for key in 0..40 {
+            let blocks = 11;
+            let mut index = PrefixIndex::new(blocks, 1, HashMode::Keyed(key));
+            for block in 0..blocks {
+                index.insert(ROOT, 0, &[block], block);
+            }
+            for block in 0..blocks {
+                let dropped = (block * 7 + key as u32) % blocks;
+                index.drop_subtree(dropped, &mut Vec::new());
+                assert_eq!(index.check(), Ok(()));
+                assert_eq!(index.find(ROOT, 0, &[dropped]), None);
+            }
+        }
+    }
 }

@@ -31,7 +31,7 @@ impl Active {
     /// How many of the likeliest ids are wanted beside each token of the prompt; `None` where its log
     /// probabilities are not wanted, or told already.
     pub(crate) fn wants_scores(&self) -> Option<u32> {
-        self.prompt_logprobs.filter(|_| self.outputs() == 0)
+        self.prompt_logprobs().filter(|_| self.outputs() == 0)
     }
 
     /// Tokens of the prompt that follow the next `count`, the first of all aside.

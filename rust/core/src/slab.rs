@@ -10,6 +10,8 @@ struct Slot {
     request: Option<Active>,
 }
 
+const _: () = assert!(size_of::<Slot>() <= 9 * 64);
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slab {
     slots: Vec<Slot>,

@@ -290,7 +290,7 @@ impl Core {
         request.table_sent = request.table_sent.min(same);
         (request.computed, request.retired) = (computed, computed);
         request.cacheable = cacheable;
-        request.reserve_memory(self.config.block_size);
+        request.reserve_memory(&self.config);
         if cacheable {
             self.move_frontier(slot);
         }
