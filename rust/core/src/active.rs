@@ -12,13 +12,13 @@ use crate::account::{Account, WaitClock};
 use crate::forecast::Stay;
 use crate::latency::Pace;
 use crate::mask::Masks;
-use crate::plan::SamplingRow;
 use crate::pool::NONE;
 use crate::prefix::NodeRef;
 use crate::reason::{ChunkLimit, WaitReason};
 use crate::retention::Terms;
 use crate::running::Rank;
 use crate::suspects::Suspicion;
+use crate::template::Template;
 use crate::waiting::Ticket;
 use crate::{CoreConfig, PLACEHOLDER, Request};
 
@@ -48,8 +48,8 @@ pub(crate) enum State {
 /// Stop ids of a request without more of its own.
 const FEW: usize = 4;
 
-/// A slot of the slab is nine cache lines, its generation included.
-const _: () = assert!(size_of::<Active>() <= 568);
+/// A slot of the slab is eight cache lines, its generation included.
+const _: () = assert!(size_of::<Active>() <= 504);
 
 /// Fields stand in the order in which a step touches them: the hot ones share cache lines.
 #[repr(C)]
@@ -104,14 +104,18 @@ pub(crate) struct Active {
     pub(crate) unforked: Vec<u32>,
     /// Last launched step that names the request.
     pub(crate) last_step: u64,
-    /// The sampling row of the next draw but for token, row, output index and side offsets.
-    pub(crate) template: SamplingRow,
+    /// What all its draws have in common.
+    pub(crate) template: Template,
     /// Sampled ids that end the output, the first few without a detour over the heap. Every id of a
     /// vocabulary is below the filler [`NONE`].
     stop_ids: [u32; FEW],
     /// What few requests have.
     rare: Option<Box<Rare>>,
     min_tokens: u32,
+    /// Times that blocks were taken from it for others, up to [`MUST_RUN`].
+    pub(crate) preemptions: u8,
+    /// Times that it was deferred, up to the most.
+    pub(crate) deferrals: u8,
     pub(crate) pace: Pace,
 
     /// Place in the order of arrival.
@@ -127,14 +131,10 @@ pub(crate) struct Active {
     pub(crate) group: u32,
     /// What its end is predicted to be, while it runs.
     pub(crate) stay: Stay,
-    /// Times that blocks were taken from it for others, up to [`MUST_RUN`].
-    pub(crate) preemptions: u8,
     /// Hash of its first block that is not indexed, while it computes that block (see `dedupe`).
     pub(crate) frontier: Option<u64>,
     /// The running request that computes its next blocks, and how many must be indexed.
     pub(crate) awaits: Option<(u32, u32)>,
-    /// Times that it was deferred, up to the most.
-    pub(crate) deferrals: u8,
     /// Leading blocks that it did not compute: from the prefix cache, or shared when it was forked. An
     /// unforked choice whose prompt is being computed does not hold them yet.
     pub(crate) matched: u32,
@@ -183,17 +183,17 @@ impl Active {
         account: Box<Account>,
     ) -> Self {
         let terms = Terms::of(&request);
-        let template = template(&request);
+        let template = Template::of(&request);
         let (bans, min_tokens) = (bans_stop_ids(&request), least_outputs(&request));
         let sampling = request.sampling;
         Self {
             arrival,
             max_tokens: request.max_tokens,
-            has_side_data: has_penalty(&template) || !sampling.logit_bias.is_empty() || bans,
+            has_side_data: template.has_penalty() || !sampling.logit_bias.is_empty() || bans,
             stop_ids: first_stop_ids(&request.stop_ids),
             min_tokens,
             masks: Masks::new(request.masked),
-            has_penalties: has_penalty(&template),
+            has_penalties: template.has_penalty(),
             has_stop_strings: request.has_stop_strings,
             namespace: request.namespace,
             pace: Pace::new(request.target_itl_ns),
@@ -493,31 +493,6 @@ impl Active {
     }
 }
 
-/// The sampling row of a request but for what changes from draw to draw.
-fn template(request: &Request) -> SamplingRow {
-    let sampling = &request.sampling;
-    SamplingRow {
-        token: 0,
-        row: 0,
-        output_index: 0,
-        choice_index: 0,
-        submission: request.submission,
-        seed: sampling.seed,
-        temperature: sampling.temperature,
-        top_k: sampling.top_k,
-        top_p: sampling.top_p,
-        min_p: sampling.min_p,
-        presence_penalty: sampling.presence_penalty,
-        frequency_penalty: sampling.frequency_penalty,
-        repetition_penalty: sampling.repetition_penalty,
-        logprob: sampling.logprob,
-        candidates: sampling.top_logprobs,
-        masked: request.masked,
-        penalty_offset: None,
-        bias_offset: None,
-    }
-}
-
 /// Output tokens before which no stop id ends the output.
 fn least_outputs(request: &Request) -> u32 {
     if request.masked {
@@ -530,12 +505,6 @@ fn least_outputs(request: &Request) -> u32 {
 /// Whether stop ids are kept out of its first tokens, as a bias.
 pub(crate) fn bans_stop_ids(request: &Request) -> bool {
     request.min_tokens > 0 && !request.stop_ids.is_empty() && !request.masked
-}
-
-pub(crate) fn has_penalty(row: &SamplingRow) -> bool {
-    row.repetition_penalty.to_bits() != 1.0_f32.to_bits()
-        || row.presence_penalty != 0.0
-        || row.frequency_penalty != 0.0
 }
 
 /// Words of `[prompt_len, output_len, ids..]` and of `[count, ids.., values..]`.

@@ -46,6 +46,7 @@ mod slab;
 #[cfg(test)]
 mod soak;
 mod suspects;
+mod template;
 mod validate;
 mod waiting;
 

@@ -4,7 +4,8 @@ use crate::active::Active;
 use crate::launches::{Entry, Launch};
 use crate::plan::COPY_WITHIN_POOL;
 use crate::pool::NONE;
-use crate::{Handle, SamplingRow, StepPlan};
+use crate::template::Draw;
+use crate::{Handle, StepPlan};
 
 impl StepPlan {
     /// Empties every array and keeps its memory.
@@ -78,14 +79,14 @@ impl StepPlan {
             self.side.extend_from_slice(&request.tokens);
         }
         let bias_offset = self.write_bias(request);
-        self.sampling.push(SamplingRow {
+        let draw = Draw {
             token: self.token_ids.len() as u32 - 1,
             row: request.row,
             output_index: request.outputs() + request.pending,
             penalty_offset,
             bias_offset,
-            ..request.template
-        });
+        };
+        self.sampling.push(request.template.row(&draw));
     }
 
     /// A bias of minus infinity keeps stop ids away before `min_tokens`; an id may be named twice, biases add up.

@@ -10,7 +10,7 @@ struct Slot {
     request: Option<Active>,
 }
 
-const _: () = assert!(size_of::<Slot>() <= 9 * 64);
+const _: () = assert!(size_of::<Slot>() <= 8 * 64);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slab {

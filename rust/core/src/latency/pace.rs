@@ -6,6 +6,7 @@
 //! prompts: the next token is due one target from now.
 
 use std::hash::{Hash, Hasher};
+use std::num::NonZeroU64;
 
 /// A step lasts longer than the strictest target by at most one part in so many, however large the
 /// slack.
@@ -15,7 +16,7 @@ const STRETCH: u64 = 5;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pace {
     /// Target for the gap between two tokens; `None` is none.
-    pub(crate) target_ns: Option<u64>,
+    pub(crate) target_ns: Option<NonZeroU64>,
     /// When the first token was committed; meaningful once there is one.
     first: u64,
     /// When the latest token was committed.
@@ -25,20 +26,20 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(target_ns: Option<u64>) -> Self {
         Self {
-            target_ns,
+            target_ns: target_ns.and_then(NonZeroU64::new),
             ..Self::default()
         }
     }
 
     /// When output token `index` is due; `None` without a target.
     fn due(&self, index: u32) -> Option<u64> {
-        let span = self.target_ns?.saturating_mul(u64::from(index));
+        let span = self.target_ns?.get().saturating_mul(u64::from(index));
         Some(self.first.saturating_add(span))
     }
 
     /// How long the step may last that computes output token `index`, if it starts at `start`.
     pub(crate) fn allowance(&self, index: u32, start: u64) -> Option<u64> {
-        let target = self.target_ns?;
+        let target = self.target_ns?.get();
         let most = target.saturating_add(target / STRETCH);
         let left = self.due(index)?.saturating_sub(start);
         Some(left.clamp(target, most))
