@@ -20,7 +20,7 @@ use crate::running::Rank;
 use crate::suspects::Suspicion;
 use crate::template::Template;
 use crate::waiting::Ticket;
-use crate::{CoreConfig, PLACEHOLDER, Request};
+use crate::{CoreConfig, PLACEHOLDER, Request, Sampling};
 
 /// Output tokens that a row with stop strings may run ahead of its last acknowledgement.
 pub(crate) const ACK_WINDOW: u32 = 8;

@@ -218,7 +218,7 @@ impl ChunkLimit {
     }
 
     /// Every limit, in order of its number.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Prompt,
         Self::StepTokens,
         Self::PrefillTokens,
