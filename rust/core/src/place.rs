@@ -91,6 +91,9 @@ impl StepPlan {
 
     /// A bias of minus infinity keeps stop ids away before `min_tokens`; an id may be named twice, biases add up.
     fn write_bias(&mut self, request: &Active) -> Option<u32> {
+        if !request.has_side_data {
+            return None;
+        }
         let offset = self.side.len();
         self.side.push(0);
         self.side.extend(request.bias().iter().map(|&(id, _)| id));
