@@ -6,7 +6,8 @@ Each pair of runs has the same free streams on a scripted worker whose step last
 beside as many streams that follow a JSON schema; which comes first alternates. Printed are the medians of the gaps
 between tokens of the free streams and their ratio, pair by pair and in all, how often a step left a free stream out
 because of a mask (by the scheduler's own books: `Explanation.waits`), and for the constrained streams how many of their
-tokens had to wait for a mask, and whether every answer parses.
+tokens had to wait for a mask, and whether every answer parses. With `--control` the others follow nothing: what so many
+streams more cost by themselves.
 """
 
 import argparse
@@ -84,10 +85,14 @@ async def constrained_stream(engine: AsyncEngine, number: int, tokens: int, run:
         run.cut_off += 1
 
 
-async def run_once(engine: AsyncEngine, streams: int, tokens: int, *, constrained: bool) -> Run:
-    run = Run()
+async def run_once(engine: AsyncEngine, arguments: argparse.Namespace, *, beside: bool) -> Run:
+    run, streams, tokens = Run(), arguments.streams, arguments.tokens
     free = [free_stream(engine, number, tokens, run) for number in range(streams)]
-    others = [constrained_stream(engine, number, tokens, run) for number in range(streams if constrained else 0)]
+    numbers = range(streams if beside else 0)
+    if arguments.control:
+        others = [free_stream(engine, 5000 + number, tokens, Run()) for number in numbers]
+    else:
+        others = [constrained_stream(engine, number, tokens, run) for number in numbers]
     await asyncio.gather(*free, *others)
     return run
 
@@ -103,17 +108,15 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     pairs: list[tuple[Run, Run]] = []
     async with AsyncEngine(config) as engine:
-        await run_once(engine, arguments.streams, 8, constrained=True)
+        await run_once(engine, arguments, beside=True)
         for number in range(arguments.pairs):
             found = {}
-            for constrained in (False, True) if number % 2 else (True, False):
-                found[constrained] = await run_once(
-                    engine, arguments.streams, arguments.tokens, constrained=constrained
-                )
+            for with_others in (False, True) if number % 2 else (True, False):
+                found[with_others] = await run_once(engine, arguments, beside=with_others)
             alone, beside = found[False], found[True]
             pairs.append((alone, beside))
             print(
-                f"pair {number + 1:2}: median gap alone {alone.median * 1e3:7.3f} ms, beside constrained streams "
+                f"pair {number + 1:2}: median gap alone {alone.median * 1e3:7.3f} ms, beside the others "
                 f"{beside.median * 1e3:7.3f} ms, ratio {beside.median / alone.median:.4f}"
             )
     return summary(pairs)
@@ -144,6 +147,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=120, help="most tokens of a stream")
     parser.add_argument("--step-ms", type=float, default=10.0)
     parser.add_argument("--overlap", type=int, default=0)
+    parser.add_argument("--control", action="store_true", help="the others are free streams too")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if diptych_core.build_profile != "release":
