@@ -246,11 +246,7 @@ fn tokens_of_prompts_are_scored_as_rows_that_leave_one_id() {
                 index: 1,
             };
             assert_eq!(found.scores[0].0, drawn);
-            assert_eq!(
-                found.rows,
-                [(RowStatus::Ok, 7)],
-                "the core takes the others"
-            );
+            assert_eq!(found.rows, [(RowStatus::Ok, 7)]);
         }
     }
 }

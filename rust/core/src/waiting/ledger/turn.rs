@@ -4,7 +4,7 @@
 //! for little: its only prompt, once charged, takes turns with the thousands of a flood. Max-min
 //! fairness says instead that who asks for less than its share is served at once, and only the rest is
 //! shared. So a tenant that was charged no more than a *lead* above the least charged is its equal, and
-//! of equals the one with the least waiting goes first. Between two tenants who wait all the time,
+//! of equals the one with the least waiting, by its weight, goes first. Between two tenants who wait all the time,
 //! service differs by the lead more.
 //!
 //! The least charged, which has most waiting, is overtaken by no more than [`MOST_LEADS`] leads of prompt
@@ -34,7 +34,7 @@ impl Ledger {
         let smallest = equals.min_by_key(|&account| {
             let entry = self.account(account);
             (
-                entry.tokens,
+                entry.tokens.saturating_mul(entry.price),
                 entry.counter,
                 entry.lane.keys().next().copied(),
             )
