@@ -30,6 +30,8 @@ BLOCKS = (4096, 8192)
 MOST_PER_BLOCK = 224
 REQUESTS = (512, 1024)
 TOKENS = (128, 1024)
+# Of each request, for whose tokens memory is taken at admission: it never grows.
+OUTPUTS = 64
 # 128 bytes that a step touches, about 1,024 others, and 5 a token.
 MOST_PER_REQUEST, MOST_PER_TOKEN = 1152, 5
 
@@ -101,9 +103,10 @@ def memory_lines(figures: Path) -> list[str]:
         few, many = (allocated(figures, "requests", requests, tokens) for requests in REQUESTS)
         each.append((many - few) / (REQUESTS[1] - REQUESTS[0]))
     token = (each[1] - each[0]) / (TOKENS[1] - TOKENS[0])
+    request = each[0] - token * (TOKENS[0] + OUTPUTS)
     figures_of = [
         ("a block of 16 tokens, cached", block, MOST_PER_BLOCK),
-        ("a running request, without its tokens", each[0] - token * TOKENS[0], MOST_PER_REQUEST),
+        (f"a running request, without the room for its tokens and {OUTPUTS} outputs", request, MOST_PER_REQUEST),
         ("each token of a running request", token, MOST_PER_TOKEN),
     ]
     lines = ["| bytes of | counted | at most | |", "| --- | --- | --- | --- |"]

@@ -94,6 +94,9 @@ fn blocks(blocks: u32) {
     std::mem::forget(core);
 }
 
+/// Outputs of each request whose memory is counted, as `bench/instructions.py` has them.
+const OUTPUTS: u32 = 64;
+
 /// Requests that decode, without a prefix cache: what is counted is theirs.
 fn requests(running: u32, tokens: u32) {
     const MOST: u32 = 1_024;
@@ -104,7 +107,7 @@ fn requests(running: u32, tokens: u32) {
     let mut core = Core::new(config, 0).expect("a valid config");
     let (mut rows, mut events) = (Vec::new(), Vec::new());
     for index in 0..running {
-        submit(&mut core, index, tokens, 64);
+        submit(&mut core, index, tokens, OUTPUTS);
     }
     for _ in 0..4 + running * tokens / (1 << 16) {
         step(&mut core, &mut rows, &mut events);

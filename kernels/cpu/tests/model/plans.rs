@@ -126,7 +126,7 @@ fn a_row_is_drawn_under_its_mask_or_not_at_all() {
     let free = driver.engine.run(&plan.input(), &|| ()).unwrap();
     let words = 1 + driver.engine.settings().vocabulary.div_ceil(32);
     let chosen = (free.ids[1] + 1) % 32;
-    let mut masks = vec![0; 2 * words];
+    let mut masks = vec![0; plan.sampling.rows.len() * words];
     masks[words + 1] = 1 << chosen;
     plan.sampling.masked[1] = 1;
     let masks = |ready: u32| {

@@ -66,7 +66,7 @@ fn more_sampled_rows_than_logits_are_kept_at_once() {
 }
 
 #[test]
-fn a_placeholder_is_the_id_that_its_row_sampled_last() {
+fn a_placeholder_is_the_first_id_that_its_row_sampled_in_the_last_step() {
     let model = model(48, Format::Bf16, false, true);
     let ids = prompt(1, 12);
     let run = |placeholder: bool| {
@@ -75,7 +75,7 @@ fn a_placeholder_is_the_id_that_its_row_sampled_last() {
         let mut found = Vec::new();
         for _ in 0..10 {
             let output = driver.engine.run(&plan.input(), &|| ()).unwrap();
-            let id = *output.ids.last().unwrap();
+            let id = output.ids[0];
             found.push(id);
             plan = driver.plan(&[(3, &[if placeholder { -1 } else { id }])], 1);
         }

@@ -441,9 +441,17 @@ fn next_id(prefix: &[u8], vocabulary: u32, skipped: &HashSet<u32>) -> u32 {
 
 /// The first id from `id` on, the first after the last, that a mask allows.
 fn first_allowed(bits: &[u32], id: u32, vocabulary: u32) -> Result<u32, String> {
-    let allowed = |id: &u32| bits[*id as usize / 32] >> (id % 32) & 1 == 1;
-    let found = (id..vocabulary).chain(0..id).find(allowed);
-    found.ok_or_else(|| "a mask allows no id of the vocabulary".to_owned())
+    let within = |word: usize, kept: u32| {
+        let found = bits[word] & kept;
+        (found != 0).then(|| word as u32 * 32 + found.trailing_zeros())
+    };
+    let first = id as usize / 32;
+    let behind = (first + 1..bits.len()).chain(0..=first);
+    let found = within(first, u32::MAX << (id % 32))
+        .or_else(|| behind.into_iter().find_map(|word| within(word, u32::MAX)));
+    found
+        .filter(|id| *id < vocabulary)
+        .ok_or_else(|| "a mask allows no id of the vocabulary".to_owned())
 }
 
 fn scripted_id(script: &[Vec<u32>], (submission, index): (u64, u32), eos: u32) -> u32 {
