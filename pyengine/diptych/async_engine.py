@@ -28,7 +28,6 @@ from diptych.mailbox import Mailbox
 from diptych.model_info import ModelInfo
 from diptych.output import Output
 from diptych.params import SamplingParams, params_json
-from diptych.ranking import BestOf
 from diptych.record import RequestRecord
 from diptych.requests import ChatExtras, Prompt, chat_prompt
 from diptych.stats import MAX_RETRY_AFTER_S, EngineStats, retry_after_s
@@ -237,17 +236,14 @@ class AsyncEngine:
             recorded = (span.span if isinstance(span, HeldSpan) else span).is_recording()
             request = self._submit(handle, make_prompt(), record, explain=recorded)
             mailbox = request[1]
-            ranking = BestOf(params) if params.ranks else None
             while True:
                 # Asked before taking: more may arrive, and the end with it, while the reader is busy with an output.
                 ended = mailbox.ended
-                outputs = mailbox.take()
-                for output in outputs if ranking is None else ranking.take(outputs):
+                for output in mailbox.take():
                     yield output
                 if ended:
                     break
-                # What is ranked is of no use before all of it is there: until then the mailbox merges it.
-                await mailbox.wait(until_end=ranking is not None and ranking.is_accepted)
+                await mailbox.wait()
             if (failure := mailbox.failure()) is not None or record.finish_reason == "abort":
                 raise self._error(failure, params)
         except BaseException as error:

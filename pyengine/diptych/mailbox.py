@@ -4,59 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from diptych.errors import DiptychError
 from diptych.explanation import Explanation, read_explanation
-from diptych.logprobs import Crossing, read_logprobs, read_prompt_logprobs
-from diptych.output import FinishReason, Output, Timings, Usage
+from diptych.gathered import Gathered
+from diptych.output import Output
+from diptych.ranking import best_of
 from diptych.record import RequestRecord
-from diptych.tool_calls import ToolCallPieces
 
 if TYPE_CHECKING:
-    from diptych_core.engine import Accepted, Failure, Finished, Frame
+    from diptych_core.engine import Accepted, Failure, Frame
 
 
 @dataclass(slots=True)
-class _Part:
+class _Part(Gathered):
     """What a choice has that its reader has not taken."""
 
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: ToolCallPieces = field(default_factory=ToolCallPieces)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[Crossing] = field(default_factory=list)
-    prompt_logprobs: list[Crossing] = field(default_factory=list)
-    finished: Finished | None = None
     explanation: Explanation | None = None
     has_news: bool = False
 
     def add(self, frame: Frame) -> None:
-        self.text.append(frame.text)
-        self.reasoning.append(frame.reasoning)
-        self.calls.add(frame.calls)
-        self.token_ids += frame.token_ids
-        self.logprobs += frame.logprobs
-        self.prompt_logprobs += frame.prompt_logprobs
-        self.finished = frame.finished
+        Gathered.add(self, frame)
         self.has_news = self.has_news or bool(
             frame.text or frame.reasoning or frame.calls or frame.token_ids or frame.prompt_logprobs
         )
 
-    def news(self) -> dict[str, Any]:
-        return {
-            "text": "".join(self.text),
-            "reasoning": "".join(self.reasoning),
-            "tool_calls": self.calls.take(),
-            "token_ids": self.token_ids,
-            "logprobs": read_logprobs(self.logprobs),
-            "prompt_logprobs": read_prompt_logprobs(self.prompt_logprobs),
-        }
+    def output(self, choice: int) -> Output:
+        return Output(**self.fields(), tool_calls=self.calls.take(), explanation=self.explanation, choice=choice)
 
 
 class Mailbox:
-    """Merges what its reader has not taken yet, so that a slow reader costs its own text and nothing more.
+    """Merges what its reader has not taken yet, so that a slow reader costs its own text and nothing more. Outputs that
+    are to be ranked are of no use before all of them are there: until then they stay here.
 
     One reader, in the loop that also calls `push` and `fail`.
     """
@@ -69,7 +50,6 @@ class Mailbox:
         "_open",
         "_parts",
         "_request",
-        "_until_end",
         "_waiter",
         "ended",
         "record",
@@ -79,7 +59,6 @@ class Mailbox:
         self.record = record
         self.ended = False
         self._waiter: asyncio.Future[None] | None = None
-        self._until_end = False
         self._on_end: Callable[[], None] | None = None
         self._accepted: Accepted | None = None
         self._open = record.params.num_drawn
@@ -126,11 +105,9 @@ class Mailbox:
     def left(self) -> bool:
         return self._on_end is not None
 
-    async def wait(self, *, until_end: bool = False) -> None:
-        """Until something was pushed since the last `take`, or with `until_end` everything was."""
-        self._until_end = until_end
-        is_empty = self._accepted is None and not self._parts
-        if (is_empty or until_end) and not self.ended:
+    async def wait(self) -> None:
+        """Until `take` has something, or the end is there."""
+        if not self._has_something():
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -138,7 +115,8 @@ class Mailbox:
                 self._waiter = None
 
     def take(self) -> list[Output]:
-        """Everything there is, the acceptance as an output of its own; the last one of a choice has a finish reason."""
+        """Everything that is to be read, the acceptance as an output of its own; the last one of a choice has a finish
+        reason."""
         outputs = []
         if self._accepted is not None:
             accepted, self._accepted = self._accepted, None
@@ -150,18 +128,24 @@ class Mailbox:
                 prompt_text=accepted.prompt_text,
             )
             outputs.append(first)
-        parts, self._parts = self._parts, {}
-        for choice, part in parts.items():
-            finished = part.finished
-            if finished is not None and finished.reason != "abort":
-                outputs.append(_last(choice, part, finished))
-            elif part.has_news:
-                outputs.append(Output(**part.news(), choice=choice))
+        if self._are_ripe():
+            parts, self._parts = self._parts, {}
+            drawn = [part.output(choice) for choice, part in parts.items() if part.is_complete or part.has_news]
+            outputs += best_of(drawn, self.record.params)
         return outputs
 
     def failure(self) -> Failure | DiptychError | None:
         """What ended the stream, if it was no regular end; to be asked when `take` gave all there was."""
         return self._error or self._failure
+
+    def _are_ripe(self) -> bool:
+        """Whether the choices may be read."""
+        if not self.record.params.ranks:
+            return True
+        return self._open == 0 and all(part.is_complete for part in self._parts.values())
+
+    def _has_something(self) -> bool:
+        return self.ended or self._accepted is not None or (bool(self._parts) and self._are_ripe())
 
     def _end_unread(self) -> None:
         on_end, self._on_end = self._on_end, None
@@ -170,29 +154,5 @@ class Mailbox:
             on_end()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done() and (self.ended or not self._until_end):
+        if self._waiter is not None and not self._waiter.done() and self._has_something():
             self._waiter.set_result(None)
-
-
-def _last(choice: int, part: _Part, finished: Finished) -> Output:
-    reason = finished.stop_string if finished.stop_string is not None else finished.stop_token
-    return Output(
-        **part.news(),
-        finish_reason=cast("FinishReason", finished.reason),
-        stop_reason=reason,
-        usage=usage_of(finished),
-        timings=Timings(*finished.timings),
-        preemptions=finished.preemptions,
-        explanation=part.explanation,
-        choice=choice,
-        mean_logprob=finished.mean_logprob,
-    )
-
-
-def usage_of(finished: Finished) -> Usage:
-    return Usage(
-        finished.prompt_tokens,
-        finished.completion_tokens,
-        finished.cached_tokens,
-        reasoning_tokens=finished.reasoning_tokens,
-    )

@@ -6,8 +6,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from diptych.config import EngineConfig
 from diptych.errors import (
@@ -18,18 +17,17 @@ from diptych.errors import (
     OverloadedError,
     from_kind,
 )
+from diptych.gathered import Gathered
 from diptych.handle import EngineHandle
-from diptych.logprobs import Crossing, read_logprobs, read_prompt_logprobs
-from diptych.mailbox import usage_of
-from diptych.output import Completion, FinishReason, Timings
+from diptych.output import Completion
 from diptych.params import SamplingParams, params_json
-from diptych.ranking import best_completions
+from diptych.ranking import best_of
 from diptych.requests import ChatExtras, Prompt, chat_prompt
 from diptych.stats import EngineStats
-from diptych.tool_calls import ToolCallPieces, joined_tool_calls
+from diptych.tool_calls import joined_tool_calls
 
 if TYPE_CHECKING:
-    from diptych_core.engine import Finished, Frame, FrameQueue
+    from diptych_core.engine import Accepted, Frame, FrameQueue
 
 CLOSE_LIMIT_S = 5.0
 # Python handles signals between two waits, so Ctrl-C is answered within this time.
@@ -123,19 +121,6 @@ class LLM:
             queue.close()  # aborts what is left
 
 
-@dataclass(slots=True)
-class _Partial:
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: ToolCallPieces = field(default_factory=ToolCallPieces)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[Crossing] = field(default_factory=list)
-    prompt_logprobs: list[Crossing] = field(default_factory=list)
-    prompt_text: str | None = None
-    prompt_ids: list[int] | None = None
-    finished: Finished | None = None
-
-
 class _Batch:
     """Keeps as many requests in the engine as its queue takes, until all have ended.
 
@@ -148,7 +133,8 @@ class _Batch:
         self._handle, self._queue, self._prompts, self._params = handle, queue, prompts, params
         self._pending = deque(range(len(prompts)))
         self._open: dict[int, int] = {}
-        self._partials = [[_Partial() for _ in range(each.num_drawn)] for each in params]
+        self._gathered = [[Gathered() for _ in range(each.num_drawn)] for each in params]
+        self._accepted: list[Accepted | None] = [None] * len(prompts)
         self._limit = handle.config.max_queued_requests
 
     def run(self) -> list[Completion]:
@@ -157,11 +143,22 @@ class _Batch:
             if self._queue.wait(WAIT_S):
                 for frame in self._queue.drain():
                     self._take(frame)
-        results = []
-        for partials, params in zip(self._partials, self._params, strict=True):
-            drawn = [_completion(choice, partial) for choice, partial in enumerate(partials)]
-            results += best_completions(drawn, params)
-        return results
+        return [completion for index in range(len(self._prompts)) for completion in self._completions(index)]
+
+    def _completions(self, index: int) -> list[Completion]:
+        accepted = self._accepted[index]
+        assert accepted is not None
+        drawn = [
+            Completion(
+                **each.fields(),
+                tool_calls=joined_tool_calls(each.calls.take()),
+                prompt_ids=accepted.prompt_ids,
+                prompt_text=accepted.prompt_text,
+                choice=choice,
+            )
+            for choice, each in enumerate(self._gathered[index])
+        ]
+        return best_of(drawn, self._params[index])
 
     def _fill(self) -> None:
         while self._pending and len(self._open) < self._limit:
@@ -175,16 +172,8 @@ class _Batch:
         index = self._open.get(frame.request)
         if index is None:
             return  # another choice has failed, and the request with it
-        partial = self._partials[index][frame.choice]
-        if frame.accepted is not None:
-            partial.prompt_ids = frame.accepted.prompt_ids
-            partial.prompt_text = frame.accepted.prompt_text
-        partial.text.append(frame.text)
-        partial.reasoning.append(frame.reasoning)
-        partial.calls.add(frame.calls)
-        partial.token_ids += frame.token_ids
-        partial.logprobs += frame.logprobs
-        partial.prompt_logprobs += frame.prompt_logprobs
+        self._accepted[index] = frame.accepted or self._accepted[index]
+        self._gathered[index][frame.choice].add(frame)
         if frame.failure is not None:
             del self._open[frame.request]
             error = from_kind(frame.failure.kind, frame.failure.message, frame.failure.details)
@@ -194,8 +183,7 @@ class _Batch:
         elif frame.finished is not None:
             if frame.finished.reason == "abort":
                 raise EngineFailure("the request was aborted", kind="aborted")
-            partial.finished = frame.finished
-            if all(partial.finished is not None for partial in self._partials[index]):
+            if all(each.finished is not None for each in self._gathered[index]):
                 del self._open[frame.request]
                 self._limit += 1
 
@@ -207,25 +195,3 @@ class _Batch:
         self._limit = max(1, len(self._open))
         if not self._open:
             time.sleep(FULL_PAUSE_S)
-
-
-def _completion(choice: int, partial: _Partial) -> Completion:
-    finished = partial.finished
-    assert finished is not None
-    return Completion(
-        text="".join(partial.text),
-        token_ids=partial.token_ids,
-        finish_reason=cast("FinishReason", finished.reason),
-        stop_reason=finished.stop_string if finished.stop_string is not None else finished.stop_token,
-        usage=usage_of(finished),
-        timings=Timings(*finished.timings),
-        prompt_ids=partial.prompt_ids,
-        preemptions=finished.preemptions,
-        choice=choice,
-        mean_logprob=finished.mean_logprob,
-        reasoning="".join(partial.reasoning),
-        tool_calls=joined_tool_calls(partial.calls.take()),
-        logprobs=read_logprobs(partial.logprobs),
-        prompt_logprobs=read_prompt_logprobs(partial.prompt_logprobs),
-        prompt_text=partial.prompt_text,
-    )

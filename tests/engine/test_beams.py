@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_folder import HashOracle, write_folder
+from tiny_folder import HashOracle
 
 from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, errors
 
@@ -47,11 +47,6 @@ class BeamOracle(HashOracle):
             if len(done) == width and (early is True or best <= done[-1].score):
                 break
         return done
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

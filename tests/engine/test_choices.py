@@ -3,26 +3,15 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tiny_folder import HashOracle, write_folder
+from tiny_folder import HashOracle
 
-from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, async_engine, errors
-from diptych.ranking import BestOf
+from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, errors
 
 PROMPT = [7, 9, 11, 13, 15, 17]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def oracle(folder: Path) -> HashOracle:
-    return HashOracle(folder)
 
 
 @pytest.fixture
@@ -155,23 +144,14 @@ async def test_best_of_gives_the_likeliest_outputs_first(engine: AsyncEngine, or
         assert last.usage.discarded_tokens == (12 * (5 - given) if rank == 0 else 0)
 
 
-async def test_what_is_ranked_is_one_output_a_choice_however_long_it_takes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranked: list[Output] = []
-
-    class Counting(BestOf):
-        def take(self, outputs: Sequence[Output]) -> list[Output]:
-            ranked.extend(output for output in outputs if not output.accepted)
-            return super().take(outputs)
-
-    monkeypatch.setattr(async_engine, "BestOf", Counting)
+async def test_what_is_ranked_is_one_output_a_choice_however_long_it_takes(folder: Path) -> None:
     config = EngineConfig(str(folder), worker="scripted", max_running=8, script_step_ms=1.0)
     async with AsyncEngine(config) as engine:
-        ids, _, _ = await collect(engine, SamplingParams(max_tokens=50, n=2, best_of=4))
-    assert [len(each) for each in ids] == [50, 50]
-    # Two at most where the acceptance and the first tokens were read together.
-    assert 4 <= len(ranked) <= 8
+        params = SamplingParams(max_tokens=50, n=2, best_of=4)
+        outputs = [output async for output in engine.generate(PROMPT, params)]
+    accepted, *ranked = outputs
+    assert accepted.accepted and [output.choice for output in ranked] == [0, 1]
+    assert all(len(output.token_ids) == 50 and output.finish_reason == "length" for output in ranked)
 
 
 async def test_nothing_is_ranked_where_all_outputs_are_given(engine: AsyncEngine, oracle: HashOracle) -> None:

@@ -9,7 +9,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tiny_folder import write_folder
 
 HEAD = """
 import asyncio, logging, os, signal, sys, threading, time
@@ -55,11 +54,6 @@ def configuration(worker="scripted"):
     from diptych import EngineConfig
     return EngineConfig(FOLDER, worker=worker)
 """
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
 
 
 def run_program(folder: Path, code: str) -> str:

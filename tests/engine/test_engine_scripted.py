@@ -6,31 +6,15 @@ import os
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tiny_folder import HashOracle, write_folder
+from tiny_folder import HashOracle
 
 from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, errors
 
 LONG = SamplingParams(max_tokens=60)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def oracle(folder: Path) -> HashOracle:
-    return HashOracle(folder)
-
-
-@pytest.fixture
-async def engine(folder: Path) -> AsyncIterator[AsyncEngine]:
-    async with AsyncEngine(EngineConfig(str(folder), worker="scripted", block_size=4)) as engine:
-        yield engine
 
 
 async def collect(

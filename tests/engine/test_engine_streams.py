@@ -10,17 +10,11 @@ from typing import Any
 import fake_engine
 import pytest
 from fake_engine import Accepted, Failure, Finished, answer_at_once, answer_soon
-from tiny_folder import write_folder
 
 from diptych import AsyncEngine, EngineConfig, Output, SamplingParams, errors
 from diptych.blocking import in_thread
 
 PARAMS = SamplingParams(max_tokens=4)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(autouse=True)

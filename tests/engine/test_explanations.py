@@ -13,7 +13,6 @@ import xxhash
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tiny_folder import write_folder
 
 from diptych import AsyncEngine, EngineConfig, Explanation, Output, SamplingParams, errors
 from diptych.kv_events import KvEvent, vllm_events
@@ -22,11 +21,6 @@ from diptych_service.cli import main
 
 PROMPT = list(range(10, 32))
 ASKED = SamplingParams(max_tokens=3, explain=True)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
 
 
 def config(folder: Path, **changes: Any) -> EngineConfig:

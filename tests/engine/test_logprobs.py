@@ -1,33 +1,16 @@
 """Log probabilities beside the output tokens, under the scripted worker's made-up model."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_folder import HashOracle, write_folder
+from tiny_folder import HashOracle
 
 from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, TokenLogprobs, errors
 
 PROMPT = [7, 9, 11, 13, 15, 17]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def oracle(folder: Path) -> HashOracle:
-    return HashOracle(folder)
-
-
-@pytest.fixture
-async def engine(folder: Path) -> AsyncIterator[AsyncEngine]:
-    async with AsyncEngine(EngineConfig(str(folder), worker="scripted", block_size=4)) as engine:
-        yield engine
 
 
 async def outputs_of(engine: AsyncEngine, prompt: list[int], **settings: Any) -> list[Output]:

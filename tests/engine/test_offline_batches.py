@@ -9,14 +9,8 @@ from typing import Any
 import fake_engine
 import pytest
 from fake_engine import Accepted, Failure, Finished, answer_soon
-from tiny_folder import write_folder
 
 from diptych import LLM, EngineConfig, SamplingParams, errors
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

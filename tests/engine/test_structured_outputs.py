@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_folder import HashOracle, write_folder
+from tiny_folder import HashOracle
 
 from diptych import LLM, AsyncEngine, EngineConfig, SamplingParams, StructuredOutputs, errors
 from diptych.params import params_problems
@@ -41,11 +41,6 @@ def is_person(text: str) -> bool:
         and len(value.get("tags", [])) <= 2
         and set(value.get("tags", [])) <= {"x", "é"}
     )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(params=[0, 1])
