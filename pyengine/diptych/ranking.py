@@ -26,4 +26,5 @@ def best_of(drawn: list[Drawn], params: SamplingParams) -> list[Drawn]:
     usage = given[0].usage
     assert usage is not None
     lost = sum(other.usage.completion_tokens for other in ranked[params.n :] if other.usage is not None)
-    return [replace(given[0], usage=replace(usage, discarded_tokens=lost)), *given[1:]]
+    given[0] = replace(given[0], usage=replace(usage, discarded_tokens=lost))
+    return given

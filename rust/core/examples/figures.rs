@@ -3,46 +3,17 @@
 //! `figures steps RUNNING STEPS`, `figures blocks BLOCKS`, `figures requests RUNNING PROMPT_TOKENS`. The last
 //! two leave the core alone at their end, so that its memory can be counted.
 
-use diptych_core::config::HashMode;
-use diptych_core::{Core, CoreConfig, Event, Request, RowStatus, StepResult};
+use diptych_core::{Core, CoreConfig, Event, RowStatus, StepResult};
 
-const BLOCK: u32 = 16;
-const VOCABULARY: u32 = 50_000;
+#[path = "../benches/made_up/mod.rs"]
+mod made_up;
 
-fn config(max_running: u32, max_batched_tokens: u32, num_blocks: u32) -> CoreConfig {
-    CoreConfig {
-        block_size: BLOCK,
-        num_blocks,
-        max_running,
-        max_batched_tokens,
-        max_model_len: 1 << 20,
-        max_queued_requests: 1 << 20,
-        vocabulary: VOCABULARY,
-        hash: HashMode::Keyed(0x5eed),
-        ..CoreConfig::default()
-    }
-}
+use made_up::{BLOCK, config, prompt, request, token};
 
-/// Token ids that differ between requests and positions and never end an output.
-fn token(request: u32, position: u32) -> u32 {
-    request
-        .wrapping_mul(7_919)
-        .wrapping_add(position.wrapping_mul(104_729))
-        % (VOCABULARY - 3)
-        + 3
-}
-
-fn submit(core: &mut Core, request: u32, tokens: u32, max_tokens: u32) {
-    let request = Request {
-        submission: u64::from(request),
-        prompt: (0..tokens)
-            .map(|position| token(request, position))
-            .collect(),
-        max_tokens,
-        stop_ids: vec![0, 2],
-        ..Request::default()
-    };
-    core.submit(request, 0).expect("room for the request");
+fn submit(core: &mut Core, index: u32, tokens: u32, max_tokens: u32) {
+    let prompt = prompt(index as usize, tokens as usize);
+    core.submit(request(u64::from(index), prompt, max_tokens), 0)
+        .expect("room for the request");
 }
 
 /// A step with buffers that are kept, as the engine does it. False: nothing was left to do.
@@ -54,7 +25,7 @@ fn step(core: &mut Core, rows: &mut Vec<(RowStatus, u32)>, events: &mut Vec<Even
     rows.extend(
         plan.sampling
             .iter()
-            .map(|row| (RowStatus::Ok, token(row.row, plan.step as u32))),
+            .map(|row| (RowStatus::Ok, token(row.row as usize, plan.step as usize))),
     );
     let result = StepResult {
         epoch: 0,

@@ -124,7 +124,6 @@ impl Launch {
         block_shift: u32,
     ) {
         plan.write_table_delta(request);
-        self.work.logit_rows += plan.write_scoring(request, count);
         plan.write_tokens(request, count, block_shift);
         let sampled = count == request.remaining();
         self.work.logit_rows += u32::from(sampled);

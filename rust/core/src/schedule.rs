@@ -377,6 +377,7 @@ impl Core {
             }
         }
         self.draft.work.add_chunk(request.computed, count);
+        self.draft.work.logit_rows += self.plan.write_scoring(request, count);
         let shift = self.block_shift;
         self.draft
             .place(&mut self.plan, request, handle, count, shift);
