@@ -168,19 +168,27 @@ impl Entry {
         }
     }
 
-    /// Whether a prompt of the same namespace may find its first `cached` tokens here.
-    pub(crate) fn shares(
+    /// Whether a prompt of the same namespace may find its first `cached` tokens here, if they are kept.
+    pub(crate) fn shares(&self, request: &Request, cached: u32) -> bool {
+        cached <= self.shareable() && self.begins_as(request, cached)
+    }
+
+    /// Whether this one's time to live keeps the first `cached` tokens of a prompt.
+    pub(crate) fn keeps(
         &self,
         request: &Request,
         cached: u32,
         now: u64,
         config: &CoreConfig,
     ) -> bool {
+        self.lives(now, config) && self.begins_as(request, cached)
+    }
+
+    fn begins_as(&self, request: &Request, cached: u32) -> bool {
+        let beginning = ..cached as usize;
         self.indexed
-            && self.lives(now, config)
             && self.request.namespace == request.namespace
-            && cached <= self.shareable()
-            && self.tokens(self.committed)[..cached as usize] == request.prompt[..cached as usize]
+            && self.tokens(self.committed).get(beginning) == request.prompt.get(beginning)
     }
 }
 

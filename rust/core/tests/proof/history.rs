@@ -137,18 +137,20 @@ fn judge(config: &CoreConfig, history: &[Operation]) -> Result<Trouble, TestCase
     let outcome = std::panic::catch_unwind(|| {
         play(config, history).map(|world| Trouble::of(&world, history))
     });
-    if let Ok(Ok(trouble)) = outcome {
-        return Ok(trouble);
+    match outcome {
+        Ok(Ok(trouble)) => Ok(trouble),
+        _ => Err(minimised(config, history)),
     }
+}
+
+/// A failure with the operations that matter.
+fn minimised(config: &CoreConfig, history: &[Operation]) -> TestCaseError {
     let (kept, message) = minimise(config, history);
     let lines: Vec<String> = kept
         .iter()
         .map(|operation| format!("  {operation:?}"))
         .collect();
-    Err(TestCaseError::fail(format!(
-        "{message}\n{config:?}\n{}",
-        lines.join("\n")
-    )))
+    TestCaseError::fail(format!("{message}\n{config:?}\n{}", lines.join("\n")))
 }
 
 fn setting(name: &str, default: usize) -> usize {
@@ -282,8 +284,11 @@ fn outputs_are_equal_with_the_cache_on_and_off() {
             prefix_cache,
             ..config.clone()
         };
-        let on = play(&with(true), &undisturbed).map_err(TestCaseError::fail)?;
-        let off = play(&with(false), &undisturbed).map_err(TestCaseError::fail)?;
+        let played = |prefix_cache| {
+            let config = with(prefix_cache);
+            play(&config, &undisturbed).map_err(|_| minimised(&config, &undisturbed))
+        };
+        let (on, off) = (played(true)?, played(false)?);
         prop_assert_eq!(off.core.stats().prefix_hits, 0);
         prop_assert_eq!(fates(&on), fates(&off));
         Ok(())

@@ -19,6 +19,9 @@ pub(crate) struct Model {
     /// Prompt tokens looked up and found at first admissions.
     pub(crate) lookups: (u64, u64),
     pub(crate) preemptions: u64,
+    /// Requests that came back to the queue, preempted, lost with a worker, or drawn from a prompt that is gone: each is
+    /// admitted again, which is not seen.
+    pub(crate) returns: u64,
     /// Priorities of first admissions, in their order.
     admitted_classes: Vec<u8>,
     pub(crate) now: u64,
@@ -152,6 +155,7 @@ impl Model {
             if !(least..=most).contains(&requeued) {
                 return Err(format!("{submission} was requeued {requeued} times"));
             }
+            self.returns += requeued as u64;
             entry.finished = entry.finished.or(failed.then_some(reason));
             entry.in_flight = 0;
             entry.decoding = false;
@@ -265,6 +269,7 @@ impl Model {
         let mut shares = false;
         // Whether it computes its last token again, and the others' with it.
         let mut again = false;
+        let mut alone = 0;
         for (sampling, &(status, id)) in step.sampling.iter().zip(&step.results) {
             let (submission, choice) = (sampling.submission, sampling.choice_index);
             let entry = self.entry((submission, choice))?;
@@ -281,6 +286,7 @@ impl Model {
                 entry.forked = status != RowStatus::NotSampled || !again;
                 entry.decoding = shares && status != RowStatus::NotSampled;
                 entry.moves = entry.decoding;
+                alone += u64::from(entry.forked && !entry.decoding);
             }
             let failure = match status {
                 RowStatus::NotSampled => {
@@ -306,6 +312,7 @@ impl Model {
                 });
             }
         }
+        self.returns += alone;
         Ok(events)
     }
 

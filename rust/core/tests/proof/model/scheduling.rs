@@ -6,10 +6,10 @@ use super::{Checked, Model};
 use crate::entry::Entry;
 
 impl Model {
-    /// Ends what is past its deadline, in order of deadline, submission and choice.
+    /// Ends what is past its deadline, in order of deadline, submission and choice; with a prompt those who wait for it.
     pub(super) fn expire(&mut self, now: u64) -> Vec<Event> {
         let mut due: Vec<(u64, (u64, u32), FinishReason)> = Vec::new();
-        for entry in self.entries.iter_mut().filter(|entry| entry.open()) {
+        for entry in self.open() {
             let request = &entry.request;
             let first = request
                 .first_token_deadline
@@ -22,14 +22,12 @@ impl Model {
             };
             let moment = passed(request.deadline).into_iter().chain(passed(first));
             due.push((moment.min().unwrap_or(now), entry.key(), reason));
-            entry.finished = Some(reason);
         }
         due.sort_unstable_by_key(|&(moment, key, _)| (moment, key));
         due.into_iter()
-            .map(|(_, (submission, choice), reason)| Event::Finished {
-                submission,
-                choice,
-                reason,
+            .flat_map(|(_, key, reason)| match self.index(key) {
+                Ok(index) => self.finish(index, reason),
+                Err(_) => Vec::new(),
             })
             .collect()
     }
@@ -53,10 +51,10 @@ impl Model {
             if !entry.open() || entry.cached.is_some() || held || request.submission == submission {
                 continue;
             }
-            if request.priority < admitted.priority && passed + self.preemptions < 64 {
+            if request.priority < admitted.priority && passed + self.returns < 64 {
                 return Err(format!(
-                    "{submission} was admitted before the more urgent {}",
-                    request.submission
+                    "{submission} was admitted before the more urgent {}, after {passed} others and {} returns",
+                    request.submission, self.returns
                 ));
             }
             let same = (request.priority, request.tenant) == (admitted.priority, admitted.tenant);
@@ -87,10 +85,12 @@ impl Model {
         let allowed = cached.is_multiple_of(config.block_size)
             && (cached as usize) < request.prompt.len()
             && (config.prefix_cache || cached == 0);
+        // Who found it there again has used it too, and may keep it for longer than who computed it.
         let source = || {
-            self.entries
-                .iter()
-                .any(|entry| entry.shares(&request, cached, self.now, config))
+            let mut computed = self.entries.iter();
+            let mut used = self.entries.iter();
+            computed.any(|entry| entry.shares(&request, cached))
+                && used.any(|entry| entry.keeps(&request, cached, self.now, config))
         };
         if !allowed || (cached > 0 && !source()) {
             return Err(format!(
@@ -135,6 +135,7 @@ impl Model {
             ));
         }
         self.preemptions += 1;
+        self.returns += 1;
         let entry = self.entry(key)?;
         if !entry.open() || entry.cached.is_none() || !entry.forked {
             return Err(format!("{key:?} was preempted without running"));
