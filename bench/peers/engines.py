@@ -66,12 +66,16 @@ class Engine:
         return self.environment.versions() if self.environment else f"diptych {metadata.version('diptych')}"
 
 
+#: With the text of special tokens: a stream that does not end at one would seem to pause there.
+EVERY_TOKEN = {"ignore_eos": True, "skip_special_tokens": False}
+
+
 def _with_eos(place: Place) -> Dialect:
-    return Dialect(model=str(place.source), extra={"ignore_eos": True})
+    return Dialect(model=str(place.source), extra=EVERY_TOKEN)
 
 
 def _named_with_eos(place: Place) -> Dialect:
-    return Dialect(model=place.model, extra={"ignore_eos": True}, steady={"target_itl_ms": 50})
+    return Dialect(model=place.model, extra=EVERY_TOKEN, steady={"target_itl_ms": 50})
 
 
 def _ours(*options: str) -> Callable[[Place, int], Launch]:
