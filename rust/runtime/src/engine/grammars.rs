@@ -37,6 +37,8 @@ pub(super) struct Followers {
     seen: usize,
     /// Masks that are being computed, in the order in which they were asked for.
     asked: VecDeque<(Instant, Drawn)>,
+    /// Room for those that have come.
+    collected: Vec<MaskDone>,
 }
 
 impl Followers {
@@ -194,27 +196,29 @@ impl EngineThread {
         }
     }
 
-    /// A mask has come, or never will.
-    pub(super) fn mask_done(&mut self, done: MaskDone) {
+    /// Takes the masks that have come, and learns of those that never will.
+    pub(super) fn collect_masks(&mut self) {
+        let mut done = std::mem::take(&mut self.followers.collected);
+        self.shared.grammars.desk.take(&mut done);
+        for mask in done.drain(..) {
+            self.mask_done(mask);
+        }
+        self.followers.collected = done;
+    }
+
+    fn mask_done(&mut self, done: MaskDone) {
         let MaskDone {
             drawn,
             matcher,
             bits,
         } = done;
         let key = (drawn.request, drawn.choice);
-        let withheld = self.shared.options.test_faults.withhold_masks_of;
-        if withheld == Some(drawn.request) {
-            return;
-        }
         let Some(follower) = self.followers.open.get_mut(&key) else {
             return;
         };
         follower.matcher = Some(matcher);
         match bits {
             Ok(bits) => {
-                if let Some(link) = self.supervisor.running() {
-                    link.deliver_mask(drawn, &bits);
-                }
                 follower.known = Some((drawn.index, bits));
                 if let (Some(core), Some(live)) = (&mut self.core, self.live.get(&drawn.request)) {
                     let handle = live.handle(drawn.choice);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use diptych_text::Matcher;
 
 use crate::arena::Drawn;
-use crate::grammar::delay;
+use crate::grammar::{MASK_THREADS, delay};
 use crate::messages::Command;
 use crate::os;
 use crate::shared::{Shared, lock};
@@ -51,9 +51,12 @@ struct Waiting {
 }
 
 impl MaskJobs {
-    pub(super) fn push(&self, jobs: impl IntoIterator<Item = MaskJob>) {
+    pub(super) fn push(&self, jobs: Vec<MaskJob>) {
+        let wanted = jobs.len().min(MASK_THREADS);
         lock(&self.waiting).jobs.extend(jobs);
-        self.changed.notify_all();
+        for _ in 0..wanted {
+            self.changed.notify_one();
+        }
     }
 
     /// The threads leave.
@@ -92,7 +95,8 @@ pub(crate) fn run_masks(shared: &Shared) {
             token,
             avoided,
         } = job;
-        delay(shared.options.test_faults.slow_masks, drawn.request);
+        let faults = shared.options.test_faults;
+        delay(faults.slow_masks, drawn.request);
         let computed = catch_unwind(AssertUnwindSafe(|| {
             let mut bits = Vec::new();
             matcher.push(token)?;
@@ -103,12 +107,17 @@ pub(crate) fn run_masks(shared: &Shared) {
             Ok(bits) => bits.map_err(|error| error.to_string()),
             Err(_) => Err("a bug in the engine made the mask of an output fail".to_owned()),
         };
+        if faults.withhold_masks_of == Some(drawn.request) {
+            continue;
+        }
         let done = MaskDone {
             drawn,
             matcher,
             bits,
         };
-        // A closed engine wants no masks.
-        let _ = shared.commands.push(Command::Mask(Box::new(done)));
+        if shared.grammars.desk.hand_over(done) {
+            // A closed engine wants no masks.
+            let _ = shared.commands.push(Command::Masks);
+        }
     }
 }
