@@ -3,12 +3,12 @@
     bench/grammar.py [--streams 64] [--pairs 20] [--tokens 120] [--step-ms 10] [--overlap 0] [--page FILE] [--json FILE]
 
 Each pair of runs has the same free streams on a scripted worker whose step lasts `--step-ms`, once alone and once
-beside as many streams that follow a JSON schema; which comes first alternates. Printed are the medians of the gaps
-between tokens of the free streams and their ratio, pair by pair and in all, how often a step left a free stream out
-because of a mask (by the scheduler's own books: `Explanation.waits`), and for the constrained streams how many of their
-tokens had to wait for a mask, and whether every answer parses. With `--control` the others follow nothing: what so many
-streams more cost by themselves. `--page` measures both and writes them to a file; the exit code is 1 where a limit is
-missed.
+beside as many streams that follow a JSON schema and are longer; which comes first alternates. Printed are the medians
+of the gaps between tokens of the free streams and their ratio, pair by pair and in all, how often a step left a free
+stream out because of a mask (by the scheduler's own books: `Explanation.waits`), and for the constrained streams how
+often they had to wait for one, and whether every answer parses. With `--control` the others follow nothing: what so
+many streams more cost by themselves. `--page` measures both and writes them to a file; the exit code is 1 where a limit
+is missed.
 """
 
 import argparse
@@ -26,18 +26,27 @@ from diptych import AsyncEngine, EngineConfig, SamplingParams, StructuredOutputs
 
 MOST_RATIO = 1.03
 PROMPT = [(7 * index) % 900 + 100 for index in range(24)]
-SCHEMA = {
+ENTRY = {
     "type": "object",
     "properties": {
-        "name": {"type": "string", "minLength": 20, "maxLength": 60},
+        "name": {"type": "string", "minLength": 12, "maxLength": 40},
         "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 3, "maxItems": 9},
+        "kind": {"enum": ["person", "company", "other"]},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 2, "maxItems": 5},
     },
-    "required": ["name", "age", "tags"],
+    "required": ["name", "age", "kind", "tags"],
     "additionalProperties": False,
+}
+# So many entries that every answer is longer than the free ones: all streams run as long as is measured.
+SCHEMA = {
+    "type": "array",
+    "items": ENTRY,
+    "minItems": 3,
+    "maxItems": 4,
     # A hash would write white space wherever it may.
     "x-guidance": {"whitespace_flexible": False},
 }
+MOST_CONSTRAINED_TOKENS = 1000
 
 
 @dataclass
@@ -46,10 +55,10 @@ class Run:
 
     gaps: list[float] = field(default_factory=list)
     waited: int = 0
-    constrained_tokens: int = 0
+    # Of each constrained stream.
+    constrained_tokens: list[int] = field(default_factory=list)
     constrained_waits: int = 0
     parsed: int = 0
-    cut_off: int = 0
 
     @property
     def median(self) -> float:
@@ -70,21 +79,21 @@ async def free_stream(engine: AsyncEngine, number: int, tokens: int, run: Run) -
             run.waited += sum(wait.steps for wait in output.explanation.waits if wait.reason == "mask")
 
 
-async def constrained_stream(engine: AsyncEngine, number: int, tokens: int, run: Run) -> None:
+async def constrained_stream(engine: AsyncEngine, number: int, run: Run) -> None:
     asked = StructuredOutputs(json=SCHEMA)
-    params = SamplingParams(max_tokens=tokens, temperature=0.0, structured_outputs=asked, explain=True)
-    text, reason = "", None
+    most = MOST_CONSTRAINED_TOKENS
+    params = SamplingParams(max_tokens=most, temperature=0.0, structured_outputs=asked, explain=True)
+    text, tokens, reason = "", 0, None
     async for output in engine.generate([*PROMPT, 3000 + number], params):
         text += output.text
-        run.constrained_tokens += len(output.token_ids)
+        tokens += len(output.token_ids)
         reason = output.finish_reason or reason
         if output.explanation is not None:
             run.constrained_waits += sum(wait.steps for wait in output.explanation.waits if wait.reason == "mask")
+    run.constrained_tokens.append(tokens)
     if reason == "stop":
         json.loads(text)
         run.parsed += 1
-    else:
-        run.cut_off += 1
 
 
 @dataclass(frozen=True)
@@ -98,9 +107,10 @@ class Found:
     worst_ratio: float
     steps_in_which_a_free_stream_waited_for_a_mask: int
     constrained_tokens: int
+    shortest_constrained_answer_in_tokens: int
     steps_in_which_a_constrained_stream_waited_for_a_mask: int
+    answers: int
     answers_that_ended_and_parse: int
-    answers_that_were_cut_off_by_max_tokens: int
 
     @property
     def holds(self) -> bool:
@@ -115,7 +125,7 @@ async def run_once(engine: AsyncEngine, arguments: argparse.Namespace, *, beside
     if control:
         others = [free_stream(engine, 5000 + number, tokens, Run()) for number in numbers]
     else:
-        others = [constrained_stream(engine, number, tokens, run) for number in numbers]
+        others = [constrained_stream(engine, number, run) for number in numbers]
     await asyncio.gather(*free, *others)
     return run
 
@@ -148,6 +158,7 @@ async def measure(arguments: argparse.Namespace, *, control: bool) -> Found:
 def summary(pairs: list[tuple[Run, Run]]) -> Found:
     ratios = [beside.median / alone.median for alone, beside in pairs]
     besides = [beside for _, beside in pairs]
+    constrained = [tokens for beside in besides for tokens in beside.constrained_tokens]
     return Found(
         pairs=len(pairs),
         median_gap_alone_ms=1e3 * statistics.median(gap for alone, _ in pairs for gap in alone.gaps),
@@ -155,10 +166,11 @@ def summary(pairs: list[tuple[Run, Run]]) -> Found:
         median_ratio=statistics.median(ratios),
         worst_ratio=max(ratios),
         steps_in_which_a_free_stream_waited_for_a_mask=sum(run.waited for pair in pairs for run in pair),
-        constrained_tokens=sum(run.constrained_tokens for run in besides),
+        constrained_tokens=sum(constrained),
+        shortest_constrained_answer_in_tokens=min(constrained, default=0),
         steps_in_which_a_constrained_stream_waited_for_a_mask=sum(run.constrained_waits for run in besides),
+        answers=len(constrained),
         answers_that_ended_and_parse=sum(run.parsed for run in besides),
-        answers_that_were_cut_off_by_max_tokens=sum(run.cut_off for run in besides),
     )
 
 
@@ -191,8 +203,8 @@ def page(arguments: argparse.Namespace, constrained: Found, control: Found) -> s
         "",
         f"{constrained.constrained_tokens:,} tokens were drawn under a mask; in "
         f"{constrained.steps_in_which_a_constrained_stream_waited_for_a_mask:,} steps a constrained stream sat out. "
-        f"{constrained.answers_that_ended_and_parse:,} answers ended and parse, "
-        f"{constrained.answers_that_were_cut_off_by_max_tokens} were cut off by their number of tokens.",
+        f"{constrained.answers_that_ended_and_parse:,} of {constrained.answers:,} answers ended and parse; the shortest "
+        f"has {constrained.shortest_constrained_answer_in_tokens} tokens, so that all ran as long as the free ones.",
         "",
     ]
     return "\n".join(lines)
