@@ -95,6 +95,24 @@ async def test_beams_are_those_of_a_naive_search(
             assert last.usage is not None and last.usage.completion_tokens == len(ids)
 
 
+@pytest.mark.parametrize("width", [1, 3, 8])
+async def test_beside_a_script_beams_are_those_of_the_made_up_model_and_the_worker_lives(
+    folder: Path, width: int
+) -> None:
+    """A script has no probabilities. Those of hash mode stand for them, and every id can be next."""
+    oracle = BeamOracle(folder, never=set())
+    end = oracle.tokenizer.token_to_id("<|im_end|>")
+    script = [[5, 6, 7], [8]]
+    config = EngineConfig(str(folder), worker="scripted", script=script, block_size=4, max_running=8)
+    async with AsyncEngine(config) as engine:
+        found = await collect(engine, PROMPT, SamplingParams(max_tokens=9, n=width, use_beam_search=True))
+        expected = oracle.search(PROMPT, width, 9, 1.0, False, {end})
+        assert [ids for ids, _ in found] == [hypothesis.ids for hypothesis in expected]
+        ((ids, last),) = await collect(engine, PROMPT, SamplingParams(max_tokens=9))
+        assert (ids, last.finish_reason) == ([8, end], "stop")
+        assert engine.stats().worker_restarts == 0
+
+
 def test_a_batch_gives_the_beams_side_by_side(folder: Path, oracle: BeamOracle) -> None:
     params = SamplingParams(max_tokens=5, n=3, use_beam_search=True)
     with LLM(str(folder), worker="scripted", block_size=4, max_running=8) as llm:

@@ -40,18 +40,19 @@ def write_folder(folder: Path, chat_template: str | None = CHATML, special: Sequ
 class HashOracle:
     """What the scripted worker answers in hash mode: the next token is a hash of all tokens before it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, never: set[int] | None = None) -> None:
+        """`never`: ids without a share; by default the special ones."""
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.vocabulary = self.tokenizer.get_vocab_size()
         added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
         self._added = {token["id"] for token in added}
-        self._never = {token["id"] for token in added if token["special"]}
+        self._never = {token["id"] for token in added if token["special"]} if never is None else never
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=True).ids
 
     def logprobs(self, ids: list[int]) -> dict[int, np.float32]:
-        """After these ids: every id but the special ones has a logit, a hash of the ids and of it."""
+        """After these ids: every id that may come has a logit, a hash of the ids and of it."""
         digest = xxhash.xxh3_64_intdigest(b"".join(token.to_bytes(4, "little") for token in ids))
         logits = {}
         for token in range(self.vocabulary):

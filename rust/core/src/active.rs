@@ -407,7 +407,7 @@ impl Active {
     }
 
     /// Whether its next output needs a mask that must be known first, and is not.
-    fn is_unmasked(&self) -> bool {
+    pub(crate) fn is_unmasked(&self) -> bool {
         !self.masks.allow(self.outputs() + self.pending)
     }
 

@@ -45,12 +45,19 @@ impl Need {
 impl Core {
     /// Returns what ended the admissions: those who still wait, wait for that.
     pub(crate) fn admit(&mut self, budget: &mut Budget, attempt: &mut Attempt) -> WaitReason {
-        let limit = self.admit_in_order(budget, attempt);
-        let stalled = self.plan.rows.is_empty() && self.launches.is_empty();
-        if stalled && self.suspects.is_trial() && !self.waiting.is_empty() {
+        let mut limit = self.admit_in_order(budget, attempt);
+        let stalls = |core: &Self| core.plan.rows.is_empty() && core.launches.is_empty();
+        if stalls(self) && self.suspects.is_trial() && !self.waiting.is_empty() {
             self.release_parked();
             attempt.reopen();
-            return self.admit_in_order(budget, attempt);
+            limit = self.admit_in_order(budget, attempt);
+        }
+        while self.waiting.has_candidates()
+            && limit.is_want_of_room()
+            && self.park_unmasked(stalls(self))
+        {
+            attempt.reopen();
+            limit = self.admit_in_order(budget, attempt);
         }
         limit
     }

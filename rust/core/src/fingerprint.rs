@@ -11,6 +11,7 @@ use crate::Core;
 use crate::active::{Active, State};
 use crate::config::Admission;
 use crate::dedupe::PATIENCE;
+use crate::mask::PATIENCE as MASK_PATIENCE;
 use crate::pool::{NEVER, NONE};
 use crate::prefix::ROOT;
 
@@ -92,6 +93,9 @@ fn write_request(core: &Core, request: &Active, state: &mut impl Hasher) {
     fence.hash(state);
     if request.has_side_data {
         since(request.side_step).hash(state);
+    }
+    if request.state == State::Running && request.is_unmasked() {
+        since(request.last_step).min(MASK_PATIENCE).hash(state);
     }
 }
 

@@ -98,6 +98,7 @@ impl Core {
             request.release(&self.accounts.clock, self.cache.now);
             if request.ticket.berth != Berth::Lane {
                 self.waiting.regroup(request, slot);
+                request.wait_for_mask(&self.accounts.clock, self.cache.now);
             }
         }
         self.suspects = Suspects::default();
@@ -124,10 +125,6 @@ impl Core {
         }
         for slot in self.waiting.in_order(&self.requests) {
             let request = &mut self.requests[slot];
-            self.waiting.regroup(request, slot);
-            if request.ticket.berth == Berth::Parked {
-                request.hold(WaitReason::Trial, &self.accounts.clock, self.cache.now);
-            }
             if request.inflight > 0 {
                 request.lineage = request.lineage.wrapping_add(1);
                 request.pending = 0;
@@ -137,6 +134,11 @@ impl Core {
                     choice: request.choice(),
                 });
             }
+            self.waiting.regroup(request, slot);
+            if request.ticket.berth == Berth::Parked {
+                request.hold(WaitReason::Trial, &self.accounts.clock, self.cache.now);
+            }
+            request.wait_for_mask(&self.accounts.clock, self.cache.now);
         }
     }
 }

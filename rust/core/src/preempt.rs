@@ -4,7 +4,8 @@
 //!
 //! Fenced blocks count as coming: a row that waits for them sits out, nobody is preempted for it.
 //! The oldest running request of the most urgent class is never preempted, and none is accepted
-//! that the pool cannot hold alone, so it always finishes.
+//! that the pool cannot hold alone, so it always finishes. But who waits for a mask that does not come
+//! (see `mask`) goes first, whatever its place: it makes no use of what it has.
 
 use crate::active::State;
 use crate::pool::NONE;
@@ -30,9 +31,13 @@ impl Core {
             wanting.count() as u32
         };
         let mut preempted = false;
-        while self.cache.pool.allocatable() + self.cache.pool.coming() < need(self)
-            && let Some(victim) = self.victim()
-        {
+        while self.cache.pool.allocatable() + self.cache.pool.coming() < need(self) {
+            if self.park_unmasked(false) {
+                continue;
+            }
+            let Some(victim) = self.victim() else {
+                break;
+            };
             self.preempt(victim, PreemptCause::Blocks);
             self.reserve_until = self.step + RESERVE_STEPS;
             preempted = true;
@@ -83,6 +88,7 @@ impl Core {
         }
         self.running.remove(request.rank());
         self.waiting.insert(request, slot);
+        request.wait_for_mask(&self.accounts.clock, self.cache.now);
         self.events.push(Event::Preempted {
             submission: request.submission(),
             choice: request.choice(),

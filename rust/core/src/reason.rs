@@ -43,7 +43,8 @@ pub enum WaitReason {
     Trial,
     /// Running, but the text side had not searched the last tokens for stop strings.
     TextAck,
-    /// Running, but the mask of its next token was late, or not yet known after one was.
+    /// The mask of its next token was late, or not yet known after one was: running, or without its row and
+    /// blocks, which others could use.
     Mask,
     /// Running, but a step had no room for its penalties or logit bias.
     SideData,
@@ -80,6 +81,14 @@ impl WaitReason {
         Self::StepTime,
         Self::TenantShare,
     ];
+
+    /// Whether it would not be if somebody gave a row or blocks back.
+    pub(crate) fn is_want_of_room(self) -> bool {
+        matches!(
+            self,
+            Self::Rows | Self::Blocks | Self::Reserve | Self::PredictedPeak
+        )
+    }
 
     /// Its name in traces, usage and logs.
     #[must_use]
@@ -160,11 +169,13 @@ pub enum PreemptCause {
     WorkerLost,
     /// A request of a more urgent class needed its row or blocks.
     MoreUrgent,
+    /// It waited for a mask, and others could use its row and blocks.
+    Mask,
 }
 
 impl PreemptCause {
     /// Every cause, in order of its number.
-    pub const ALL: [Self; 3] = [Self::Blocks, Self::WorkerLost, Self::MoreUrgent];
+    pub const ALL: [Self; 4] = [Self::Blocks, Self::WorkerLost, Self::MoreUrgent, Self::Mask];
 
     /// Its name in traces, usage and logs.
     #[must_use]
@@ -173,6 +184,7 @@ impl PreemptCause {
             Self::Blocks => "blocks",
             Self::WorkerLost => "worker_lost",
             Self::MoreUrgent => "more_urgent",
+            Self::Mask => "mask",
         }
     }
 }

@@ -283,7 +283,7 @@ impl Core {
         budget: &mut Budget,
         attempt: &mut Attempt,
     ) -> Option<u32> {
-        let waits = attempt.is_open() && !self.waiting.is_empty() && self.rows.has_free();
+        let waits = attempt.is_open() && self.waiting.has_candidates() && self.rows.has_free();
         let contended = waits || !others.is_empty();
         let room = budget.tokens.min(budget.prefill);
         let takes_all = budget.time.is_some() || self.requests[first].remaining() >= room;

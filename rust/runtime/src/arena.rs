@@ -7,13 +7,16 @@ mod shadow;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use diptych_core::{RowStatus, SamplingRow, StepPlan};
 
+pub(crate) use crate::arena::masks::MaskPlace;
 use crate::arena::masks::Masked;
 pub(crate) use crate::arena::outcomes::{Drawn, Outcomes, Score};
 use crate::arena::scoring::LogitRows;
+use crate::grammar::MaskDesk;
 use crate::layout::{
     Capacities, Count, ERROR_TEXT, FIELDS, Layout, field_index, plan_word, result_word,
 };
@@ -25,10 +28,12 @@ use crate::os::SharedMemory;
 pub(crate) struct HostArenas {
     layout: Layout,
     plan: SharedMemory,
-    side: SharedMemory,
+    side: Arc<SharedMemory>,
     result: SharedMemory,
     vocabulary: u32,
     words: Vec<u32>,
+    /// Whence masks come while a step runs.
+    desk: Arc<MaskDesk>,
     launched: VecDeque<Launched>,
     launches: u64,
     /// The step whose result each image held last.
@@ -94,6 +99,7 @@ impl HostArenas {
     pub(crate) fn create(
         capacities: Capacities,
         vocabulary: u32,
+        desk: Arc<MaskDesk>,
     ) -> std::io::Result<(Self, [OwnedFd; 3])> {
         let layout = Layout::new(capacities);
         let copies = layout.copies();
@@ -104,10 +110,11 @@ impl HostArenas {
         let arenas = Self {
             layout,
             plan,
-            side,
+            side: Arc::new(side),
             result,
             vocabulary,
             words: Vec::new(),
+            desk,
             launched: VecDeque::new(),
             launches: 0,
             results: vec![0; copies],
@@ -309,9 +316,10 @@ impl HostArenas {
             self.results[image] = step;
             self.measure_gap(header);
             let retired = self.launched.pop_front();
-            let masked = retired.into_iter().flat_map(|step| step.masked);
+            let masked = retired.map(|step| step.masked).unwrap_or_default();
+            self.end_masks(&masked);
             into.masked.clear();
-            into.masked.extend(masked.map(|masked| masked.place()));
+            into.masked.extend(masked.iter().map(Masked::place));
         }
         (step, outcome)
     }

@@ -12,7 +12,7 @@ use crate::arena::{Drawn, Score};
 use crate::control::HostMessage;
 use crate::engine::questions::{KvStored, KvTold};
 use crate::frame::{Failure, FailureKind, Timings};
-use crate::grammar::{Compiled, MaskDone};
+use crate::grammar::Compiled;
 use crate::shared::{Open, Slot};
 use crate::text::{Answer, ShownPrompt};
 
@@ -21,8 +21,8 @@ use crate::text::{Answer, ShownPrompt};
 pub(crate) enum Command {
     Submit(Box<Submission>),
     Abort(u64),
-    /// A mask was computed, or could not be.
-    Mask(Box<MaskDone>),
+    /// Masks were computed, or could not be, that no launched step waits for.
+    Masks,
     /// Verdicts of the stop search.
     Acks(Vec<Verdict>),
     /// Ask the worker and put the answer into the slot.

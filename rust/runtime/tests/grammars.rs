@@ -232,6 +232,45 @@ fn a_request_whose_masks_never_come_holds_nobody_back() {
 }
 
 #[test]
+fn what_a_hung_grammar_holds_others_may_have() {
+    for limits in [
+        json!({"admission": "whole_prompt"}),
+        json!({"max_running": 1}),
+        json!({}),
+    ] {
+        let folder = ModelFolder::new();
+        let tiny = json!({"num_blocks": 13});
+        let mut limits = limits;
+        common::merge(&mut limits, json!({"max_model_len": 48}));
+        let mut options = options(&folder, "scripted_thread", tiny, limits);
+        options["test_faults"] = json!({"withhold_masks_of": 0});
+        let mut rig = Rig::with(folder, &options);
+        let mut asked = regex("[a-z]{12}");
+        common::merge(&mut asked, json!({"timeout": 6.0}));
+        // More than half of the pool.
+        let hung = rig.submit(Prompt::Tokens((0..30).collect()), asked);
+        rig.pump_until("it does not begin", |rig| {
+            let answer = rig.answers.get(&hung);
+            answer.is_some_and(|answer| !answer.ids.is_empty())
+        });
+        let others: Vec<u64> = (0..6)
+            .map(|n| rig.ids(&[n, 3, 5, 7, 9, 11, 13, 15], 30))
+            .collect();
+        rig.finish(&others);
+        for (n, request) in (0..).zip(&others) {
+            let ids = expected(&[n, 3, 5, 7, 9, 11, 13, 15], 30);
+            assert_eq!(rig.answers[request].ids, ids);
+        }
+        let held_up = rig.answers.get(&hung).and_then(|it| it.done.as_ref());
+        assert!(held_up.is_none(), "they waited for it: {held_up:?}");
+        rig.finish(&[hung]);
+        let reason = rig.answers[&hung].finished().reason;
+        assert_eq!(reason, FinishReason::Timeout);
+        rig.assert_idle();
+    }
+}
+
+#[test]
 fn a_mask_that_is_overdue_ends_its_request_and_no_other() {
     let folder = ModelFolder::new();
     let slowly = json!({"step_ms": 60.0});

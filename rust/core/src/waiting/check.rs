@@ -32,6 +32,7 @@ fn berths(core: &Core) -> Outcome {
         let berth = match request.suspicion.standing {
             Standing::OnTrial => Berth::Trial,
             Standing::Parked => Berth::Parked,
+            Standing::Clear | Standing::Suspect if request.is_unmasked() => Berth::Unmasked,
             Standing::Clear | Standing::Suspect => Berth::Lane,
         };
         ensure(

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! What cannot be admitted now is in no lane and costs a step nothing: requests that are parked
-//! while a trial lasts (see `suspects`) lie apart, and those on trial go before everybody.
+//! while a trial lasts (see `suspects`) lie apart, and those on trial go before everybody. Apart lie
+//! also those whose mask must be known first (see `mask`).
 
 mod candidate;
 mod check;
@@ -45,6 +46,19 @@ pub(crate) enum Berth {
     Trial,
     /// Apart, until the trial is over.
     Parked,
+    /// Apart, until the mask of its next output is known.
+    Unmasked,
+}
+
+impl Berth {
+    fn of(request: &Active) -> Self {
+        match request.suspicion.standing {
+            Standing::OnTrial => Self::Trial,
+            Standing::Parked => Self::Parked,
+            Standing::Clear | Standing::Suspect if request.is_unmasked() => Self::Unmasked,
+            Standing::Clear | Standing::Suspect => Self::Lane,
+        }
+    }
 }
 
 /// All waiting requests.
@@ -53,6 +67,7 @@ pub(crate) struct Waiting {
     pub(crate) ledger: Ledger,
     on_trial: BTreeMap<u64, u32>,
     parked: BTreeMap<u64, u32>,
+    unmasked: BTreeMap<u64, u32>,
     len: u32,
     /// Uncached prompt tokens that wait.
     tokens: u64,
@@ -65,6 +80,7 @@ impl Waiting {
             ledger: Ledger::new(weights, lead),
             on_trial: BTreeMap::new(),
             parked: BTreeMap::new(),
+            unmasked: BTreeMap::new(),
             len: 0,
             tokens: 0,
         }
@@ -78,6 +94,11 @@ impl Waiting {
         self.len == 0
     }
 
+    /// Whether somebody waits who could be admitted if there were room.
+    pub(crate) fn has_candidates(&self) -> bool {
+        self.len as usize > self.unmasked.len() + self.parked.len()
+    }
+
     /// Uncached prompt tokens of all waiting requests, as far as was looked up.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
@@ -85,17 +106,14 @@ impl Waiting {
 
     /// Adds a request at its arrival key.
     pub(crate) fn insert(&mut self, request: &mut Active, slot: u32) {
-        request.ticket.berth = match request.suspicion.standing {
-            Standing::OnTrial => Berth::Trial,
-            Standing::Parked => Berth::Parked,
-            Standing::Clear | Standing::Suspect => Berth::Lane,
-        };
+        request.ticket.berth = Berth::of(request);
         match request.ticket.berth {
             Berth::Lane => self
                 .ledger
                 .seat(request.ticket.account, request.arrival, slot),
             Berth::Trial => drop(self.on_trial.insert(request.arrival, slot)),
             Berth::Parked => drop(self.parked.insert(request.arrival, slot)),
+            Berth::Unmasked => drop(self.unmasked.insert(request.arrival, slot)),
         }
         let tokens = u64::from(request.ticket.backlog);
         self.ledger.add_backlog(request.ticket.account, 1, tokens);
@@ -108,6 +126,7 @@ impl Waiting {
             Berth::Lane => self.ledger.unseat(request.ticket.account, request.arrival),
             Berth::Trial => drop(self.on_trial.remove(&request.arrival)),
             Berth::Parked => drop(self.parked.remove(&request.arrival)),
+            Berth::Unmasked => drop(self.unmasked.remove(&request.arrival)),
         }
         let tokens = u64::from(request.ticket.backlog);
         self.ledger.take_backlog(request.ticket.account, 1, tokens);
@@ -124,7 +143,7 @@ impl Waiting {
         self.tokens = self.tokens - before + u64::from(backlog);
     }
 
-    /// The trial, or this request's part in it, has changed.
+    /// The trial, this request's part in it, or what is known of its mask has changed.
     pub(crate) fn regroup(&mut self, request: &mut Active, slot: u32) {
         if request.state == State::Waiting {
             self.remove(request);
@@ -146,7 +165,8 @@ impl Waiting {
 
     /// Every waiting request, in no order that matters.
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
-        let apart = self.on_trial.values().chain(self.parked.values()).copied();
+        let apart = self.on_trial.values().chain(self.parked.values());
+        let apart = apart.chain(self.unmasked.values()).copied();
         self.ledger.waiting().chain(apart)
     }
 }

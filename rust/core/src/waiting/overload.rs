@@ -219,7 +219,7 @@ impl Core {
 
     /// The plan is made, with this budget left.
     pub(crate) fn note_backlog(&mut self, budget: &Budget, now: u64) {
-        if !self.waiting.is_empty() || !budget.has_prefill() || budget.out_of_time {
+        if self.waiting.has_candidates() || !budget.has_prefill() || budget.out_of_time {
             let decodes = self.plan.num_decode_rows;
             let tokens = self.plan.token_ids.len() as u32 - decodes;
             self.prompt_rate.fell_behind(now, u64::from(tokens));

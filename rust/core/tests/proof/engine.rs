@@ -1,6 +1,7 @@
 //! A world for named cases: it panics at the first broken promise.
 
 use diptych_core::config::{Admission, HashMode};
+use diptych_core::explanation::Explanation;
 use diptych_core::{CoreConfig, Error, FinishReason, Request, Stats};
 
 use crate::operation::Operation;
@@ -165,6 +166,14 @@ impl Engine {
 
     pub(crate) fn reason(&self, number: usize) -> Option<FinishReason> {
         self.world.model.entries[number].finished
+    }
+
+    /// Of an open request, or of one that has ended lately.
+    pub(crate) fn explain(&self, number: usize) -> Explanation {
+        let (core, entry) = (&self.world.core, &self.world.model.entries[number]);
+        let open = core.explain(entry.handle, self.world.now());
+        open.or_else(|| core.explain_ended(number as u64, 0))
+            .expect("open, or ended lately")
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -16,6 +16,7 @@ mod forks;
 mod history;
 mod interleavings;
 mod latency;
+mod masks;
 mod model;
 mod operation;
 mod oracle;

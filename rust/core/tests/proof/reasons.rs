@@ -2,7 +2,7 @@
 
 use diptych_core::explanation::{Decided, Explanation, Wait};
 use diptych_core::reason::{ChunkLimit, MatchEnd, PreemptCause, WaitReason};
-use diptych_core::{Core, CoreConfig, Handle};
+use diptych_core::{Core, CoreConfig};
 
 use crate::engine::{Engine, pool_of, prompt, request, small};
 use crate::entry::Entry;
@@ -34,17 +34,6 @@ pub(crate) fn balances(core: &Core, entry: &Entry, now: u64) -> Result<(), Strin
     }
 }
 
-fn handle(engine: &Engine, number: usize) -> Handle {
-    engine.world.model.entries[number].handle
-}
-
-fn explain(engine: &Engine, number: usize) -> Explanation {
-    let core = &engine.world.core;
-    let open = core.explain(handle(engine, number), engine.world.now());
-    open.or_else(|| core.explain_ended(number as u64, 0))
-        .expect("open, or ended lately")
-}
-
 fn waited(told: &Explanation, reason: WaitReason) -> Wait {
     let none = Wait {
         reason,
@@ -61,7 +50,7 @@ fn waited(told: &Explanation, reason: WaitReason) -> Wait {
 fn match_end(engine: &mut Engine, prompt: &[u32]) -> MatchEnd {
     let number = engine.submit(request(prompt, 1));
     engine.finish();
-    explain(engine, number).cache.expect("it was admitted").end
+    engine.explain(number).cache.expect("it was admitted").end
 }
 
 #[test]
@@ -126,7 +115,7 @@ fn a_match_reveals_nothing_of_other_namespaces() {
         ..request(&first, 1)
     });
     engine.finish();
-    let told = explain(&engine, number).cache.expect("it was admitted");
+    let told = engine.explain(number).cache.expect("it was admitted");
     assert_eq!((told.cached, told.end), (0, MatchEnd::NeverStored));
 }
 
@@ -144,9 +133,9 @@ fn waiting_is_booked_on_the_limit_that_causes_it() {
     for _ in 0..2 {
         engine.step();
     }
-    assert_eq!(explain(&engine, second).waiting_for, Some(WaitReason::Rows));
+    assert_eq!(engine.explain(second).waiting_for, Some(WaitReason::Rows));
     engine.finish();
-    let (second, third) = (explain(&engine, second), explain(&engine, third));
+    let (second, third) = (engine.explain(second), engine.explain(third));
     assert!(second.ended.is_some());
     // Three plans of the first request went by without the second.
     assert_eq!(waited(&second, WaitReason::Rows).steps, 3);
@@ -165,7 +154,7 @@ fn a_chunk_says_its_budget_and_its_limit() {
     });
     let number = engine.submit(request(&prompt(1, 17), 1));
     engine.finish();
-    let told = explain(&engine, number);
+    let told = engine.explain(number);
     let chunks: Vec<(u32, u32, ChunkLimit)> = told
         .decisions
         .iter()
@@ -198,7 +187,7 @@ fn a_lost_request_says_what_took_its_blocks() {
     while engine.stats().preemptions == 0 {
         engine.step();
     }
-    let told = explain(&engine, numbers[1]);
+    let told = engine.explain(numbers[1]);
     assert_eq!(told.preemptions[0].cause, PreemptCause::Blocks);
     let lost = told.decisions.iter().any(|decision| {
         matches!(decision.what, Decided::Preempted { cause: PreemptCause::Blocks, computed } if computed > 11)
@@ -206,7 +195,7 @@ fn a_lost_request_says_what_took_its_blocks() {
     assert!(lost, "{told:?}");
     engine.plan();
     engine.apply(&Operation::WorkerLost);
-    let told = explain(&engine, numbers[0]);
+    let told = engine.explain(numbers[0]);
     assert_eq!(told.preemptions[0].cause, PreemptCause::WorkerLost);
     assert_eq!(told.waiting_for, Some(WaitReason::Worker));
     engine.finish();
@@ -221,7 +210,7 @@ fn old_decisions_are_counted_only() {
     });
     let number = engine.submit(request(&prompt(1, 40), 1));
     engine.finish();
-    let told = explain(&engine, number);
+    let told = engine.explain(number);
     assert_eq!(told.forgotten + told.decisions.len() as u64, 41);
     assert!(told.decisions.len() < 20);
     let chunks: u32 = told.chunks.iter().map(|chunks| chunks.chunks).sum();

@@ -1,20 +1,21 @@
 //! Masks on their way to the worker.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use diptych_core::SamplingRow;
 
 use crate::arena::{Drawn, HostArenas};
 use crate::layout::MASKS;
+use crate::os::SharedMemory;
 
-/// A sampling row that waits for its mask, or has it.
+/// A sampling row that is drawn under a mask.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Masked {
     row: usize,
     drawn: Drawn,
     /// Whether the mask was there when the step was launched.
     from_start: bool,
-    delivered: bool,
 }
 
 impl Masked {
@@ -25,6 +26,32 @@ impl Masked {
 
     pub(super) fn place(&self) -> (usize, Drawn) {
         (self.row, self.drawn)
+    }
+}
+
+/// Where the mask of a launched step's sampling row belongs. Any thread may write it, once, until the step has retired.
+#[derive(Debug)]
+pub(crate) struct MaskPlace {
+    side: Arc<SharedMemory>,
+    offset: usize,
+    /// Words that a mask may have.
+    words: usize,
+}
+
+impl MaskPlace {
+    /// Writes the mask and says that it is there.
+    pub(crate) fn write(&self, bits: &[u32]) {
+        assert!(bits.len() <= self.words, "a mask of {} words", bits.len());
+        self.side.write(self.offset + 4, bits);
+        self.ready_word().store(1, Ordering::Release);
+    }
+
+    fn clear(&self) {
+        self.ready_word().store(0, Ordering::Relaxed);
+    }
+
+    fn ready_word(&self) -> &std::sync::atomic::AtomicU32 {
+        self.side.half_word(self.offset)
     }
 }
 
@@ -48,55 +75,55 @@ impl HostArenas {
         }
     }
 
-    /// Writes the masks that are known, and marks the others as missing. Before the plan is published.
+    /// Writes the masks that are known, and asks for the others. Before the plan is published.
     pub(super) fn begin_masks<'a>(
         &self,
         image: usize,
         rows: &[SamplingRow],
         known: impl Fn(Drawn) -> Option<&'a [u32]>,
     ) -> Vec<Masked> {
+        let mut wanted = Vec::new();
         let rows = rows.iter().enumerate().filter(|(_, row)| row.masked);
-        rows.map(|(row, sampling)| {
+        let masked = rows.map(|(row, sampling)| {
             let drawn = Drawn::of(sampling);
             let bits = known(drawn);
-            let offset = self.mask_offset(image, row);
-            self.side.half_word(offset).store(0, Ordering::Relaxed);
-            if let Some(bits) = bits {
-                self.write_mask(offset, bits);
+            let place = self.mask_place(image, row);
+            place.clear();
+            match bits {
+                Some(bits) => place.write(bits),
+                None => wanted.push((drawn, place)),
             }
             Masked {
                 row,
                 drawn,
                 from_start: bits.is_some(),
-                delivered: bits.is_some(),
             }
-        })
-        .collect()
+        });
+        let masked = masked.collect();
+        self.desk.want(wanted);
+        masked
     }
 
-    /// Hands a mask to a step that is in flight, if one draws under it.
-    pub(crate) fn deliver_mask(&mut self, drawn: Drawn, bits: &[u32]) {
-        let mut launched = std::mem::take(&mut self.launched);
-        for step in &mut launched {
-            let image = step.image;
-            let masked = step.masked.iter_mut();
-            for masked in masked.filter(|masked| masked.drawn == drawn && !masked.delivered) {
-                masked.delivered = true;
-                self.write_mask(self.mask_offset(image, masked.row), bits);
-            }
-        }
-        self.launched = launched;
+    /// The step with these rows has retired, or never will.
+    pub(super) fn end_masks(&self, masked: &[Masked]) {
+        let waited = masked.iter().filter(|masked| !masked.from_start);
+        self.desk.withdraw(waited.map(|masked| masked.drawn));
     }
 
-    fn mask_offset(&self, image: usize, row: usize) -> usize {
+    fn mask_place(&self, image: usize, row: usize) -> MaskPlace {
         let words = self.layout.capacities.mask_words as usize;
-        image * self.layout.side_bytes + self.layout.offsets[MASKS] + row * words * 4
+        MaskPlace {
+            side: Arc::clone(&self.side),
+            offset: image * self.layout.side_bytes + self.layout.offsets[MASKS] + row * words * 4,
+            words: words - 1,
+        }
     }
+}
 
-    fn write_mask(&self, offset: usize, bits: &[u32]) {
-        let most = self.layout.capacities.mask_words as usize - 1;
-        assert!(bits.len() <= most, "a mask of {} words", bits.len());
-        self.side.write(offset + 4, bits);
-        self.side.half_word(offset).store(1, Ordering::Release);
+impl Drop for HostArenas {
+    fn drop(&mut self) {
+        for step in &self.launched {
+            self.end_masks(&step.masked);
+        }
     }
 }

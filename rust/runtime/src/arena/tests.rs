@@ -62,7 +62,7 @@ fn plan(step: u64) -> StepPlan {
 
 /// Host and worker on the same arenas.
 fn pair() -> (HostArenas, Arc<WorkerArenas>) {
-    let (host, [plan, side, result]) = HostArenas::create(CAPACITIES, 50).unwrap();
+    let (host, [plan, side, result]) = HostArenas::create(CAPACITIES, 50, Arc::default()).unwrap();
     let layout = Layout::new(CAPACITIES);
     let open = |fd: &OwnedFd, bytes: usize| SharedMemory::open(fd, bytes * 2).unwrap();
     let worker = WorkerArenas {

@@ -18,7 +18,7 @@ use crate::shared::Open;
 #[derive(Debug)]
 struct Follower {
     /// `None`: lent out, to the thread that computes the next mask.
-    matcher: Option<Matcher>,
+    matcher: Option<Box<Matcher>>,
     stopper: Stopper,
     /// The output whose mask was asked for last.
     asked: u32,
@@ -29,6 +29,20 @@ struct Follower {
     known: Option<(u32, Vec<u32>)>,
 }
 
+impl Follower {
+    /// The mask of output `index`, if it is known.
+    fn mask(&self, index: u32) -> Option<&[u32]> {
+        let (known, bits) = self.known.as_ref()?;
+        (*known == index).then_some(bits.as_slice())
+    }
+
+    /// Whether output `index` may be this id, as far as is known.
+    fn allows(&self, index: u32, id: u32) -> bool {
+        let word = self.mask(index).and_then(|bits| bits.get(id as usize / 32));
+        word.is_some_and(|word| word >> (id % 32) & 1 == 1)
+    }
+}
+
 /// All choices that follow grammars.
 #[derive(Debug, Default)]
 pub(super) struct Followers {
@@ -37,6 +51,8 @@ pub(super) struct Followers {
     seen: usize,
     /// Masks that are being computed, in the order in which they were asked for.
     asked: VecDeque<(Instant, Drawn)>,
+    /// Room for those that have come.
+    collected: Vec<MaskDone>,
 }
 
 impl Followers {
@@ -49,7 +65,7 @@ impl Followers {
             }
             let follower = Follower {
                 stopper: matcher.stopper(),
-                matcher: Some(matcher),
+                matcher: Some(Box::new(matcher)),
                 asked: 0,
                 min_tokens: open.params.min_tokens,
                 stop_ids: stop_ids.to_vec(),
@@ -62,8 +78,7 @@ impl Followers {
     /// The mask of an output, if it is known.
     pub(super) fn mask(&self, drawn: Drawn) -> Option<&[u32]> {
         let follower = self.open.get(&(drawn.request, drawn.choice))?;
-        let (index, bits) = follower.known.as_ref()?;
-        (*index == drawn.index).then_some(bits.as_slice())
+        follower.mask(drawn.index)
     }
 
     /// Those of ended requests stop what they do.
@@ -97,12 +112,10 @@ impl Followers {
         for &(row, drawn) in &outcomes.masked {
             let outcome = &mut outcomes.rows[row];
             // A choice that has ended has no mask, and nobody reads its token.
-            let is_open = self.open.contains_key(&(drawn.request, drawn.choice));
-            let allows = |id: u32| {
-                let word = self.mask(drawn).and_then(|bits| bits.get(id as usize / 32));
-                word.is_some_and(|word| word >> (id % 32) & 1 == 1)
+            let Some(follower) = self.open.get(&(drawn.request, drawn.choice)) else {
+                continue;
             };
-            if outcome.0 == RowStatus::Ok && is_open && !allows(outcome.1) {
+            if outcome.0 == RowStatus::Ok && !follower.allows(drawn.index, outcome.1) {
                 outcome.0 = RowStatus::BadId;
             }
         }
@@ -136,7 +149,7 @@ impl Followers {
             let Some(follower) = self.open.get_mut(&(submission, choice)) else {
                 continue;
             };
-            follower.known = None;
+            let bits = follower.known.take().map(|(_, bits)| bits);
             let drawn = Drawn {
                 request: submission,
                 choice,
@@ -154,6 +167,7 @@ impl Followers {
                     } else {
                         Vec::new()
                     },
+                    bits: bits.unwrap_or_default(),
                 });
                 self.asked.push_back((Instant::now(), drawn));
             }
@@ -194,27 +208,29 @@ impl EngineThread {
         }
     }
 
-    /// A mask has come, or never will.
-    pub(super) fn mask_done(&mut self, done: MaskDone) {
+    /// Takes the masks that have come, and learns of those that never will.
+    pub(super) fn collect_masks(&mut self) {
+        let mut done = std::mem::take(&mut self.followers.collected);
+        self.shared.grammars.desk.take(&mut done);
+        for mask in done.drain(..) {
+            self.mask_done(mask);
+        }
+        self.followers.collected = done;
+    }
+
+    fn mask_done(&mut self, done: MaskDone) {
         let MaskDone {
             drawn,
             matcher,
             bits,
         } = done;
         let key = (drawn.request, drawn.choice);
-        let withheld = self.shared.options.test_faults.withhold_masks_of;
-        if withheld == Some(drawn.request) {
-            return;
-        }
         let Some(follower) = self.followers.open.get_mut(&key) else {
             return;
         };
         follower.matcher = Some(matcher);
         match bits {
             Ok(bits) => {
-                if let Some(link) = self.supervisor.running() {
-                    link.deliver_mask(drawn, &bits);
-                }
                 follower.known = Some((drawn.index, bits));
                 if let (Some(core), Some(live)) = (&mut self.core, self.live.get(&drawn.request)) {
                     let handle = live.handle(drawn.choice);

@@ -1,6 +1,7 @@
 //! One incarnation of the worker as the host sees it: its arenas, its control socket and what it runs in.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use crate::arena::{Drawn, HostArenas, Outcome, Outcomes, Overflow};
 use crate::control::{
     ControlError, ControlSocket, HostMessage, Init, WorkerMessage, decode, encode,
 };
+use crate::grammar::MaskDesk;
 use crate::layout::{Capacities, LAYOUT_VERSION};
 use crate::options::{EngineOptions, WorkerKind};
 use crate::os::{self, EventFd, Process};
@@ -55,8 +57,9 @@ impl Link {
         options: &EngineOptions,
         capacities: Capacities,
         epoch: u64,
+        desk: Arc<MaskDesk>,
     ) -> Result<(Self, Option<OwnedFd>), StartError> {
-        let (arenas, memory) = HostArenas::create(capacities, options.vocabulary)?;
+        let (arenas, memory) = HostArenas::create(capacities, options.vocabulary, desk)?;
         let (doorbell, results) = (EventFd::new()?, EventFd::new()?);
         let (ours, theirs) = os::socket_pair()?;
         let mut control = ControlSocket::new(ours);
@@ -143,11 +146,6 @@ impl Link {
         self.arenas.write_plan(plan, at_once, masks)?;
         self.doorbell.raise();
         Ok(())
-    }
-
-    /// Hands a mask to a step that is in flight, if one draws under it.
-    pub(super) fn deliver_mask(&mut self, drawn: Drawn, bits: &[u32]) {
-        self.arenas.deliver_mask(drawn, bits);
     }
 
     /// The result of the oldest launched step, with its number.

@@ -353,7 +353,10 @@ impl Threads {
                 os::spawn_thread("diptych-prompt", of(short))?,
             ];
             let clerk = os::spawn_thread("diptych-grammar", of(run_clerk))?;
-            let masks = (0..MASK_THREADS).map(|_| os::spawn_thread("diptych-mask", of(run_masks)));
+            let masks = (0..MASK_THREADS).map(|number| {
+                let shared = Arc::clone(shared);
+                os::spawn_thread("diptych-mask", move || run_masks(&shared, number))
+            });
             let masks = masks.collect::<std::io::Result<_>>()?;
             let engine = os::spawn_thread("diptych-engine", move || engine.run())?;
             Ok(Self {

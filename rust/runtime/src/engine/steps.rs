@@ -2,8 +2,7 @@
 
 use diptych_core::StepResult;
 
-use crate::arena::{Outcome, Outcomes};
-use crate::engine::logged_core::LoggedCore;
+use crate::arena::Outcome;
 use crate::engine::thread::EngineThread;
 use crate::now_ns;
 use crate::shared::lock;
@@ -11,22 +10,20 @@ use crate::shared::lock;
 impl EngineThread {
     /// Takes the results that are there; whether there was one.
     pub(super) fn retire(&mut self) -> bool {
-        let Some(link) = self.supervisor.running() else {
-            return false;
-        };
         let mut retired = false;
         let end = loop {
+            let Some(link) = self.supervisor.running() else {
+                break None;
+            };
             let (step, outcome) = link.take_result(&mut self.outcomes);
             match outcome {
                 Outcome::Pending => break None,
                 Outcome::Rows { duration_ns } => {
                     retired = true;
-                    self.followers.judge(&mut self.outcomes);
-                    let step = (self.epoch, step, duration_ns);
-                    complete(self.core.as_mut(), step, &self.outcomes);
                     if let Some(gap) = link.gap_ns() {
                         lock(&self.shared.statistics).step_gap(gap);
                     }
+                    self.complete((step, duration_ns));
                 }
                 Outcome::Raised { class, message } => break Some((class, message)),
                 Outcome::Garbage(why) => break Some(("GarbageResult".to_owned(), why)),
@@ -44,9 +41,7 @@ impl EngineThread {
     /// Takes what a worker that has ended had published before.
     pub(super) fn retire_from(&mut self, link: &mut super::link::Link) {
         while let (step, Outcome::Rows { duration_ns }) = link.take_result(&mut self.outcomes) {
-            self.followers.judge(&mut self.outcomes);
-            let step = (self.epoch, step, duration_ns);
-            complete(self.core.as_mut(), step, &self.outcomes);
+            self.complete((step, duration_ns));
             self.supervisor.step_retired();
         }
     }
@@ -72,23 +67,22 @@ impl EngineThread {
             }
         }
     }
-}
 
-/// Gives the core a step's outcomes. A step: its epoch, its number, the nanoseconds it took.
-fn complete(
-    core: Option<&mut LoggedCore>,
-    (epoch, step, duration_ns): (u64, u64, Option<u64>),
-    outcomes: &Outcomes,
-) {
-    if let Some(core) = core {
-        let result = StepResult {
-            epoch,
-            step,
-            duration_ns,
-            rows: &outcomes.rows,
-            candidates: &outcomes.candidates,
-        };
-        let completed = core.complete(&result, now_ns());
-        assert!(completed.is_ok(), "step {step}: {completed:?}");
+    /// Gives the core the outcomes of a step: its number, and the nanoseconds it took.
+    fn complete(&mut self, (step, duration_ns): (u64, Option<u64>)) {
+        // Those that came while it ran.
+        self.collect_masks();
+        self.followers.judge(&mut self.outcomes);
+        if let Some(core) = &mut self.core {
+            let result = StepResult {
+                epoch: self.epoch,
+                step,
+                duration_ns,
+                rows: &self.outcomes.rows,
+                candidates: &self.outcomes.candidates,
+            };
+            let completed = core.complete(&result, now_ns());
+            assert!(completed.is_ok(), "step {step}: {completed:?}");
+        }
     }
 }

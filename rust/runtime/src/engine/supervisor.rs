@@ -168,7 +168,8 @@ impl Supervisor {
 
     fn start(&mut self, epoch: u64) -> (State, Look) {
         let began = Instant::now();
-        match Link::start(&self.shared.options, self.capacities, epoch) {
+        let desk = Arc::clone(&self.shared.grammars.desk);
+        match Link::start(&self.shared.options, self.capacities, epoch, desk) {
             Ok((link, inline)) => {
                 *lock(&self.inline) = inline;
                 self.measured.spawn = began.elapsed();

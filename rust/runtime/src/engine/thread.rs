@@ -121,10 +121,12 @@ impl EngineThread {
             self.change(change);
         }
         let retired = self.retire();
+        self.collect_masks();
         self.expire();
         self.expire_masks();
-        self.follow_grammars();
         self.launch(retired);
+        // The masks of what was launched: computed while it runs, and nobody waited for the threads to be woken.
+        self.follow_grammars();
         // Whoever hears of an event finds it in the statistics.
         self.publish_snapshot();
         self.tell();
@@ -146,7 +148,8 @@ impl EngineThread {
                     self.say(TextMessage::Aborted(request));
                 }
             }
-            Command::Mask(done) => self.mask_done(*done),
+            // They are collected in every turn.
+            Command::Masks => {}
             Command::Acks(acks) => {
                 for verdict in acks {
                     let live = self.live.get(&verdict.request);
@@ -353,8 +356,7 @@ impl EngineThread {
                     slot.give(Err(EngineError::Closed("the engine")));
                 }
                 Command::KvSnapshot(slot) => slot.give(Err(EngineError::Closed("the engine"))),
-                Command::Abort(_) | Command::Acks(_) | Command::Mask(_) | Command::Close { .. } => {
-                }
+                Command::Abort(_) | Command::Acks(_) | Command::Masks | Command::Close { .. } => {}
             }
         }
         self.shared

@@ -1,6 +1,7 @@
 //! Grammars: compiled before the core hears of a request, followed on threads of their own while it runs.
 
 mod clerk;
+mod desk;
 mod masks;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,6 +16,7 @@ use crate::shared::lock;
 
 use crate::grammar::clerk::Message;
 pub(crate) use crate::grammar::clerk::run_clerk;
+pub(crate) use crate::grammar::desk::MaskDesk;
 use crate::grammar::masks::MaskJobs;
 pub(crate) use crate::grammar::masks::{MASK_LIMIT, MaskDone, MaskJob, run_masks};
 
@@ -65,6 +67,7 @@ pub(crate) struct Compiled {
 pub(crate) struct Grammars {
     pub(crate) compiler: Arc<GrammarCompiler>,
     pub(crate) masks: MaskJobs,
+    pub(crate) desk: Arc<MaskDesk>,
     sender: Sender<Message>,
     receiver: Mutex<Option<Receiver<Message>>>,
 }
@@ -75,6 +78,7 @@ impl Grammars {
         Self {
             compiler: Arc::new(compiler),
             masks: MaskJobs::default(),
+            desk: Arc::default(),
             sender,
             receiver: Mutex::new(Some(receiver)),
         }
@@ -100,8 +104,8 @@ impl Grammars {
         lock(&self.receiver).take()
     }
 
-    /// Has the next mask of a choice computed.
-    pub(crate) fn ask(&self, jobs: impl IntoIterator<Item = MaskJob>) {
+    /// Has the next masks of some choices computed.
+    pub(crate) fn ask(&self, jobs: Vec<MaskJob>) {
         self.masks.push(jobs);
     }
 }

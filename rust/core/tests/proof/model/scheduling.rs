@@ -129,7 +129,7 @@ impl Model {
     pub(super) fn preempted(&mut self, key: (u64, u32)) -> Checked {
         let rank = |entry: &Entry| (entry.request.priority, entry.key());
         let oldest = self.open().map(rank).min();
-        if oldest.is_some_and(|(_, oldest)| oldest == key) {
+        if oldest.is_some_and(|(_, oldest)| oldest == key) && !self.entry(key)?.is_unmasked() {
             return Err(format!(
                 "invariant 33: the oldest request of the most urgent class, {key:?}, was preempted"
             ));

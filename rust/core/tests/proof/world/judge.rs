@@ -7,17 +7,23 @@ use diptych_core::config::Admission;
 use diptych_core::latency::Work;
 
 use super::{Checked, World};
+use crate::entry::Entry;
 use crate::operation::Operation;
 use crate::router::Router;
 
 impl World {
-    /// Invariant 30: an idle core has nothing that could run.
+    /// Invariant 30: an idle core has nothing that could run. What waits for a mask holds nothing that others need,
+    /// unless nobody may be preempted.
     pub(super) fn check_idle(&self) -> Checked {
-        let open = self.model.open().count();
-        let blocked = self
+        let keeps = self.config.admission == Admission::NoEviction;
+        let open = self
             .model
             .open()
-            .any(|entry| entry.cached.is_some() && (entry.past_window() || entry.is_unmasked()));
+            .filter(|entry| !self.waits_for_mask(entry));
+        let open = open.count();
+        let blocked = self.model.open().any(|entry| {
+            entry.cached.is_some() && (entry.past_window() || keeps && entry.is_unmasked())
+        });
         if open == 0 || blocked {
             Ok(())
         } else {
@@ -25,6 +31,18 @@ impl World {
                 "invariant 30: {open} open requests and nothing is planned"
             ))
         }
+    }
+
+    /// Whether it, or the choice that computes its prompt, needs a mask first.
+    fn waits_for_mask(&self, entry: &Entry) -> bool {
+        let computes =
+            |other: &Entry| other.submission() == entry.submission() && other.choice == 0;
+        entry.is_unmasked()
+            || !entry.forked
+                && self
+                    .model
+                    .open()
+                    .any(|other| computes(other) && other.is_unmasked())
     }
 
     /// Invariant 31: a decoding request is in the plan unless something that is named here forbids it.
