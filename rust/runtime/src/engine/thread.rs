@@ -177,6 +177,7 @@ impl EngineThread {
         let Submission {
             open,
             request,
+            grammar: _,
             compiled,
             answers,
             shown,

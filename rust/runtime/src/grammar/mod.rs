@@ -2,6 +2,7 @@
 
 mod clerk;
 mod masks;
+mod wanted;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -17,6 +18,7 @@ use crate::grammar::clerk::Message;
 pub(crate) use crate::grammar::clerk::run_clerk;
 use crate::grammar::masks::MaskJobs;
 pub(crate) use crate::grammar::masks::{MASK_LIMIT, MaskDone, MaskJob, run_masks};
+pub(crate) use crate::grammar::wanted::{CallParams, grammar};
 
 /// Threads that compute masks: more than one, so that a slow grammar does not hold up the others.
 pub(crate) const MASK_THREADS: usize = 2;
