@@ -59,7 +59,8 @@ The model is shown all that a tool has but `strict`. What the answer is `tool_ch
 A forced or strict function without `parameters` has none. A call that is cut off, by `max_tokens` or a stop string,
 leaves `finish_reason` at `length` or `stop`. A forced call beside `response_format` or another structured output, of a
 tool that is not there, or of a model whose calls cannot be read, is a 400, as is a schema that cannot be compiled
-(`tools[0].function.parameters`). Where the model thinks, a forced call or structured output begins behind the reasoning.
+(`tools[0].function.parameters`). With `"auto"` beside a structured output the answer is that, and calls nothing. Where
+the model thinks, a forced call or structured output begins behind the reasoning.
 """
 
 

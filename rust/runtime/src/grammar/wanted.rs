@@ -110,3 +110,73 @@ pub(super) fn field(params: &Params, function: Option<usize>) -> &str {
     let function = function.and_then(|index| calls.functions.get(index));
     function.map_or("tools", |function| &function.field)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::params::tests::json as neutral;
+
+    fn params(choice: &str, changes: &Value) -> Result<Params, String> {
+        let function = |name: &str| json!({"name": name, "parameters": null, "field": format!("{name}.parameters")});
+        let mut all = neutral();
+        all["calls"] =
+            json!({"choice": choice, "several": true, "functions": [function("a"), function("b")]});
+        for (key, value) in changes.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        Params::from_json(all.to_string().as_bytes(), 100).map_err(|error| error.to_string())
+    }
+
+    fn prompt() -> Rendered {
+        Rendered {
+            text: "p".to_owned(),
+            answer_start: 1,
+            tool_names: vec!["a".to_owned(), "b".to_owned()],
+        }
+    }
+
+    #[test]
+    fn calls_follow_a_grammar_where_the_model_can_write_them() {
+        let params = params("required", &json!({})).unwrap();
+        let known = AnswerFormats::choose("hermes", "think", None).unwrap();
+        let found = grammar(&params, &known, Some(&prompt())).unwrap().unwrap();
+        assert!(params.follows_grammar() && found.functions().len() == 2);
+        assert!(matches!(found, Grammar::AfterReasoning(..)));
+        let unknown = AnswerFormats::choose("none", "none", None).unwrap();
+        for (formats, prompt) in [(&known, None), (&unknown, Some(&prompt()))] {
+            let problem = grammar(&params, formats, prompt).unwrap_err();
+            assert!(problem.message.starts_with("tool_choice: "), "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compiled_is_told_by_its_place() {
+        let calls = params("auto", &json!({})).unwrap();
+        assert_eq!(field(&calls, Some(1)), "b.parameters");
+        assert_eq!(field(&calls, None), "tools");
+        let regex = json!({"calls": null, "grammar": {"field": "guided_regex", "regex": "a"}});
+        let regex = params("auto", &regex).unwrap();
+        assert_eq!(field(&regex, None), "guided_regex");
+    }
+
+    #[test]
+    fn what_calls_cannot_go_with_is_refused() {
+        let regex = json!({"field": "guided_regex", "regex": "a"});
+        for (choice, changes, wanted) in [
+            ("named", json!({"ignore_eos": true}), "tool_choice"),
+            ("auto", json!({"ignore_eos": true}), "tools"),
+            ("required", json!({"grammar": regex}), "guided_regex"),
+            (
+                "required",
+                json!({"calls": {"choice": "named", "several": false, "functions": []}}),
+                "no function",
+            ),
+            ("any", json!({}), "any"),
+        ] {
+            let error = params(choice, &changes).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}

@@ -238,43 +238,6 @@ fn calls_that_models_get_wrong_are_read_as_far_as_they_go() {
 }
 
 #[test]
-fn calls_are_whole_where_all_arguments_are_complete() {
-    let are_whole = |format: &str, answer: &str| {
-        let mut parser = parser_after("", format, "none", None);
-        let mut delta = AnswerDelta::default();
-        parser.push(answer, &mut delta);
-        parser.finish(&mut delta);
-        parser.has_whole_calls()
-    };
-    let whole = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}";
-    for end in [
-        "}</tool_call>",
-        "}</tool_call> Done.",
-        "}",
-        "",
-        "\n</tool_call>",
-        "}<tool_cal",
-    ] {
-        assert!(are_whole("hermes", &format!("{whole}{end}")), "{end}");
-    }
-    for answer in [
-        "Nothing",
-        "<tool_call>{\"name\": \"add\"",
-        "<tool_call>{\"name\": \"add\", \"arguments\": ",
-        "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1",
-        "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1</tool_call>",
-    ] {
-        assert!(!are_whole("hermes", answer), "{answer}");
-        assert!(
-            !are_whole("hermes", &format!("{whole}}}</tool_call>{answer}")) || answer == "Nothing"
-        );
-    }
-    assert!(are_whole("mistral", "[TOOL_CALLS]add[ARGS]{}"));
-    assert!(!are_whole("mistral", "[TOOL_CALLS]add[ARGS]{\"a\": "));
-    assert!(!are_whole("mistral", "[TOOL_CALLS]add{\"a\"; 1} more"));
-}
-
-#[test]
 fn a_limit_ends_the_answer_with_its_last_call() {
     let answer = "<tool_call>{\"name\": \"add\"}</tool_call><tool_call>{\"name\": \"get_weather\"}</tool_call> more";
     let mut parser = parser_after("", "hermes", "none", Some(1));

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use diptych_text::{
-    AnswerDelta, AnswerFormats, Function, Grammar, GrammarCompiler, Matcher, Rendered, TextError,
-    TokenTable, tool_format_names,
+    AnswerDelta, AnswerFormats, Function, Grammar, GrammarCompiler, Matcher, Rendered, TokenTable,
+    tool_format_names,
 };
 use proptest::prelude::*;
-use serde_json::{Deserializer, Value, json};
+use serde_json::{Deserializer, Value};
 
 use crate::common::cases;
 use crate::grammar::ids;
@@ -26,16 +26,16 @@ const MARKS: [&str; 10] = [
 ];
 
 /// Tokens of a model: characters, a few longer ones, the marks, a special token of no use here, and one that ends.
-struct Tokens {
+pub(crate) struct Tokens {
     all: Vec<(Vec<u8>, bool)>,
-    first_mark: u32,
-    end: u32,
+    pub(crate) first_mark: u32,
+    pub(crate) end: u32,
     /// The mark to hurry to.
     closing: &'static str,
 }
 
 impl Tokens {
-    fn new(marks_are_special: bool) -> Self {
+    pub(crate) fn new(marks_are_special: bool) -> Self {
         let characters = (0x20..0x7F).map(|byte| (vec![byte], false));
         let longer = [
             "\n",
@@ -63,11 +63,11 @@ impl Tokens {
         }
     }
 
-    fn table(&self) -> Arc<TokenTable> {
+    pub(crate) fn table(&self) -> Arc<TokenTable> {
         Arc::new(TokenTable::new(self.all.iter().cloned().map(Some)))
     }
 
-    fn compiler(&self) -> GrammarCompiler {
+    pub(crate) fn compiler(&self) -> GrammarCompiler {
         GrammarCompiler::new(self.table(), self.end + 1, &[self.end])
     }
 
@@ -87,7 +87,7 @@ impl Tokens {
     }
 
     /// A random output that hurries to its end once half of the picks are used; `None` if it did not get there.
-    fn walk(&self, matcher: &mut Matcher, picks: &[u16]) -> Option<String> {
+    pub(crate) fn walk(&self, matcher: &mut Matcher, picks: &[u16]) -> Option<String> {
         let mut text = Vec::new();
         for (index, &pick) in picks.iter().enumerate() {
             let allowed = allowed(matcher);
@@ -117,7 +117,7 @@ impl Tokens {
     }
 }
 
-fn allowed(matcher: &mut Matcher) -> Vec<u32> {
+pub(crate) fn allowed(matcher: &mut Matcher) -> Vec<u32> {
     let mut mask = Vec::new();
     matcher.mask(&[], &mut mask).expect("within the limits");
     ids(&mask)
@@ -131,7 +131,7 @@ const ADD: &str = r#"{"properties": {"a": {"type": "integer", "minimum": 0, "max
 const NOTHING: &str = r#"{"type": "object", "properties": {}, "additionalProperties": false}"#;
 
 /// Names that a head cannot hold, and one that begins like another.
-fn functions() -> Vec<Function> {
+pub(crate) fn functions() -> Vec<Function> {
     let of = |(name, schema): (&str, &str)| Function {
         name: name.to_owned(),
         parameters: Some(schema.to_owned()),
@@ -164,7 +164,7 @@ fn is_call(name: &str, arguments: &Value) -> bool {
     }
 }
 
-fn prompt(text: &str) -> Rendered {
+pub(crate) fn prompt(text: &str) -> Rendered {
     Rendered {
         text: text.to_owned(),
         answer_start: text.len(),
@@ -175,12 +175,16 @@ fn prompt(text: &str) -> Rendered {
     }
 }
 
-fn formats(tools: &str, reasoning: &str) -> AnswerFormats {
+pub(crate) fn formats(tools: &str, reasoning: &str) -> AnswerFormats {
     AnswerFormats::choose(tools, reasoning, None).unwrap()
 }
 
 /// The answer as the parser takes it apart, and whether it says that all of its calls are whole.
-fn read(formats: &AnswerFormats, prompt: &Rendered, answer: &str) -> (AnswerDelta, bool) {
+pub(crate) fn read(
+    formats: &AnswerFormats,
+    prompt: &Rendered,
+    answer: &str,
+) -> (AnswerDelta, bool) {
     let mut parser = formats.parser(prompt, None).unwrap();
     let mut delta = AnswerDelta::default();
     parser.push(answer, &mut delta);
@@ -188,7 +192,7 @@ fn read(formats: &AnswerFormats, prompt: &Rendered, answer: &str) -> (AnswerDelt
     (delta, parser.has_whole_calls())
 }
 
-fn read_calls(delta: &AnswerDelta) -> Vec<(String, Value)> {
+pub(crate) fn read_calls(delta: &AnswerDelta) -> Vec<(String, Value)> {
     let call = |call: &diptych_text::CallDelta| {
         let arguments = serde_json::from_str(&call.arguments).expect(&call.arguments);
         (call.name.clone().unwrap(), arguments)
@@ -344,161 +348,5 @@ proptest! {
             prop_assert!(delta.reasoning.is_empty());
             prop_assert!(which == 0 || text == answer);
         }
-    }
-}
-
-#[test]
-fn reasoning_comes_first_as_far_as_the_prompt_leaves_it_open() {
-    let formats = formats("none", "think");
-    let asked = Grammar::JsonObject;
-    let with = |text: &str, answer_start: usize| {
-        let prompt = Rendered {
-            answer_start,
-            ..prompt(text)
-        };
-        formats.after_reasoning(&prompt, asked.clone())
-    };
-    // Switched off, ended, or within the answer's text.
-    for (text, start) in [
-        ("<assistant><think>\n\n</think>\n\n", 32),
-        ("<assistant><think>so</think>", 11),
-        ("<assistant>The answer is", 11),
-    ] {
-        assert_eq!(with(text, start.min(text.len())), asked, "{text}");
-    }
-    let open = with("<assistant>", 11);
-    let begun = with("<assistant><think>\n", 19);
-    assert!(open != asked && begun != asked && open != begun);
-    assert_eq!(with("<assistant><think>I was", 11), begun);
-    let without = AnswerFormats::choose("none", "none", None).unwrap();
-    assert_eq!(
-        without.after_reasoning(&prompt("x<think>"), asked.clone()),
-        asked
-    );
-    // The first tokens of each.
-    let tokens = Tokens::new(false);
-    let first = |grammar: &Grammar| allowed(&mut tokens.compiler().compile(grammar).unwrap());
-    let think = tokens.first_mark + 6;
-    let brace = u32::from(b'{' - 0x20);
-    assert!(first(&open).contains(&think) && first(&open).contains(&brace));
-    assert!(!first(&open).contains(&u32::from(b'a' - 0x20)));
-    assert!(
-        first(&begun).contains(&u32::from(b'a' - 0x20)) && first(&begun).contains(&(think + 1))
-    );
-    assert!(!first(&begun).contains(&tokens.end));
-}
-
-#[test]
-fn marks_that_are_special_tokens_stand_where_they_belong_and_nowhere_else() {
-    let tokens = Tokens::new(true);
-    let table = tokens.table();
-    let push = |matcher: &mut Matcher, text: &str| {
-        for character in text.bytes() {
-            matcher.push(u32::from(character - 0x20)).unwrap();
-        }
-    };
-    let special = |matcher: &mut Matcher| -> Vec<String> {
-        let of = |id: u32| String::from_utf8(table.bytes(id).unwrap().to_vec()).unwrap();
-        let all = allowed(matcher).into_iter();
-        all.filter(|id| table.is_special(*id)).map(of).collect()
-    };
-    let formats = formats("hermes", "think");
-    assert_eq!(formats.mark_ids(&table).len(), 4);
-    let forced = formats.calls(functions(), true, true).unwrap();
-    let mut matcher = tokens.compiler().compile(&forced).unwrap();
-    assert_eq!(special(&mut matcher), ["<tool_call>"]);
-    matcher.push(tokens.first_mark).unwrap();
-    push(&mut matcher, "{\"name\": \"get\"");
-    assert!(special(&mut matcher).is_empty());
-    push(&mut matcher, ", \"arguments\": {}}");
-    assert_eq!(special(&mut matcher), ["</tool_call>"]);
-    let free = formats.calls(functions(), false, true).unwrap();
-    let free = formats.after_reasoning(&prompt("p"), free);
-    let mut matcher = tokens.compiler().compile(&free).unwrap();
-    assert_eq!(special(&mut matcher), ["<tool_call>", "<think>", "<|end|>"]);
-    push(&mut matcher, "1 < 2 <tool_call");
-    // The parser would take it for the mark.
-    assert!(!allowed(&mut matcher).contains(&u32::from(b'>' - 0x20)));
-    assert_eq!(special(&mut matcher), ["<tool_call>", "<|end|>"]);
-}
-
-#[test]
-fn functions_that_cannot_be_compiled_are_told_apart() {
-    let tokens = Tokens::new(false);
-    let compiler = tokens.compiler();
-    let formats = formats("llama3_json", "none");
-    let attempt = |schema: &str| {
-        let mut all = functions();
-        all.insert(
-            1,
-            Function {
-                name: "wrong".to_owned(),
-                parameters: Some(schema.to_owned()),
-            },
-        );
-        compiler.compile(&formats.calls(all, true, true).unwrap())
-    };
-    for (schema, why) in [
-        (
-            r#"{"type": "object", "properties": {"a": {"type": "objekt"}}}"#,
-            "objekt",
-        ),
-        (r#"{"type": "string"}"#, "object"),
-        (r##"{"$ref": "#/$defs/none"}"##, "none"),
-        (r#"{"properties": {"a": {"pattern": "("}}}"#, "("),
-        ("true", "object"),
-        ("{", "EOF"),
-    ] {
-        match attempt(schema) {
-            Err(TextError::InvalidFunction {
-                name,
-                index,
-                reason,
-            }) => {
-                assert_eq!((name.as_str(), index), ("wrong", 1));
-                assert!(reason.contains(why), "{schema}: {reason}");
-            }
-            other => panic!("{schema}: {other:?}"),
-        }
-    }
-    for schema in [
-        "{}",
-        r#"{"type": ["object", "null"]}"#,
-        r##"{"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}"##,
-        r#"{"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}"#,
-    ] {
-        assert!(attempt(schema).is_ok(), "{schema}: {:?}", attempt(schema));
-    }
-    let error = attempt(&format!("{{\"description\": \"{}\"}}", "x".repeat(300_000)));
-    assert!(matches!(error, Err(TextError::GrammarTooLarge { .. })));
-}
-
-#[test]
-fn as_many_tools_as_a_request_may_have_are_followed() {
-    let tokens = Tokens::new(true);
-    let compiler = tokens.compiler();
-    let many: Vec<Function> = (0..1024)
-        .map(|number| Function {
-            name: format!("tool_{number}"),
-            parameters: Some(
-                json!({"type": "object", "properties": {"value": {"enum": [number]}},
-                                    "required": ["value"], "additionalProperties": false})
-                .to_string(),
-            ),
-        })
-        .collect();
-    for format in tool_format_names() {
-        let formats = formats(format, "none");
-        let prompt = Rendered {
-            tool_names: many.iter().map(|function| function.name.clone()).collect(),
-            ..prompt("p")
-        };
-        let grammar = formats.calls(many.clone(), true, false).unwrap();
-        let mut matcher = compiler.compile(&grammar).unwrap();
-        let picks: Vec<u16> = (0..400_u16).map(|pick| pick.wrapping_mul(7919)).collect();
-        let answer = tokens.walk(&mut matcher, &picks).unwrap();
-        let (delta, _) = read(&formats, &prompt, &answer);
-        let (name, arguments) = &read_calls(&delta)[0];
-        assert_eq!(format!("tool_{}", arguments["value"]), *name, "{answer}");
     }
 }

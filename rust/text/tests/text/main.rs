@@ -1,5 +1,6 @@
 //! The crate as its users see it.
 
+mod call_cases;
 mod calls;
 mod chat;
 mod common;
