@@ -22,7 +22,7 @@ export VIRTUAL_ENV := $(VENV)
 unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
-CLIENT_TESTS := $(addprefix tests/service/test_,openai_client.py tool_calls.py node_client.py client_texts.py)
+CLIENT_TESTS := $(addprefix tests/service/test_,openai_client.py tool_calls.py forced_calls.py node_client.py client_texts.py)
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
 .PHONY: help setup serve test parity quality bench bench-instructions bench-kernels bench-peers bench-simulate bench-target text soak clients gpu-check clean $(STAGES)

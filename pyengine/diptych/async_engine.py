@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span, TracerProvider
@@ -194,6 +194,7 @@ class AsyncEngine:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[dict[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool = True,
         documents: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
@@ -202,14 +203,19 @@ class AsyncEngine:
         """Answer `messages`, rendered by the model's chat template; else as `generate`. Also raises `TemplateError`.
 
         `tools`, in the form of OpenAI's API, may be called: the calls are in the outputs' `tool_calls`, at most one
-        unless `parallel_tool_calls`. Reasoning is in `reasoning`. How the model writes both says the configuration.
+        unless `parallel_tool_calls`. `tool_choice`, as there: "auto" (the same as None), "none" (the model is not shown
+        them), "required" (the answer is calls alone, arguments by the tools' schemas), `{"type": "function",
+        "function": {"name": ...}}` (one call of this function), or allowed_tools. With "auto" the arguments of
+        functions that are `strict` follow their schemas. A schema that cannot be compiled is an
+        `InvalidParameterError` of kind "invalid_grammar"; a forced call cannot go with structured outputs.
+        Reasoning is in `reasoning`. How the model writes it and calls says the configuration.
         `documents` are for templates that show them.
         """
 
         def rendered() -> Prompt:
             return chat_prompt(
                 messages,
-                ChatExtras(tools, documents, chat_template_kwargs, parallel_tool_calls),
+                ChatExtras(tools, documents, chat_template_kwargs, tool_choice, parallel_tool_calls),
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
             )

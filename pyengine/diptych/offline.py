@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diptych.config import EngineConfig
@@ -97,14 +97,15 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] = DEFAULT_PARAMS,
         *,
         tools: Sequence[dict[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
         documents: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[Completion]:
         """Answer each conversation, a list of messages; the rest as in `generate`.
 
-        `tools` and `documents`, for all of them, are those of `AsyncEngine.chat`.
+        `tools`, `tool_choice` and `documents`, for all of them, are those of `AsyncEngine.chat`.
         """
-        extras = ChatExtras(tools, documents, chat_template_kwargs)
+        extras = ChatExtras(tools, documents, chat_template_kwargs, tool_choice)
         prompts = [chat_prompt(messages, extras) for messages in conversations]
         return self._run(prompts, params)
 

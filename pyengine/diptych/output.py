@@ -8,7 +8,8 @@ import msgspec
 
 from diptych.explanation import Explanation
 
-FinishReason = Literal["stop", "length", "timeout"]
+# "tool_calls": as "stop", with tool calls that are complete; where the caller named the function it is "stop" itself.
+FinishReason = Literal["stop", "tool_calls", "length", "timeout"]
 
 
 class Usage(msgspec.Struct, frozen=True):

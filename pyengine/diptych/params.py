@@ -79,8 +79,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `cache_salt`: at most 512 bytes; cached prefixes are shared only between requests with the same salt.
       `cache_ttl`: seconds after its last use for which this request's prefix can be found; None until it is evicted.
       `cache_retention`: 0..3, a higher class is evicted later. What others use too is kept as the most of them ask.
-    - `structured_outputs`: what the whole output must look like: see `StructuredOutputs`. Stop ids before `min_tokens`
-      are avoided as long as the grammar allows anything else; `ignore_eos` cannot go with it.
+    - `structured_outputs`: what the whole output must look like, in a chat behind the reasoning: see
+      `StructuredOutputs`. Stop ids before `min_tokens` are avoided as long as the grammar allows anything else;
+      `ignore_eos` cannot go with it.
     - `explain`: the last output says why the request went as it did.
     """
 
@@ -274,6 +275,25 @@ def _check_ids(params: SamplingParams, found: Problems, vocabulary: int | None) 
             found.add(f"logit_bias holds {shown(wrong_values)}: expected numbers from -100 to 100")
 
 
+def _grammar(params: SamplingParams, calls: dict[str, Any] | None) -> dict[str, Any]:
+    """The one grammar of the output, if it follows any; `calls` is that of its tool calls."""
+    structured = params.structured_outputs
+    if structured is not None:
+        if calls is not None and calls["choice"] != "auto":
+            message = f"tool_choice asks for a call and {structured.asked_by} for another output: send one of them"
+            raise InvalidParameterError(message)
+        # An output that follows it calls nothing, however it would be called.
+        return {"grammar": structured.for_core()}
+    if calls is None:
+        return {}
+    asked_by = "strict functions" if calls["choice"] == "auto" else "tool_choice"
+    if params.ignore_eos:
+        raise InvalidParameterError(f"ignore_eos=True with {asked_by}: where the grammar ends the output must end")
+    if params.use_beam_search:
+        raise InvalidParameterError(f"use_beam_search=True with {asked_by}: it goes by the log probabilities alone")
+    return {"calls": calls}
+
+
 def nanoseconds(milliseconds: float) -> int:
     """A whole number, as the core counts time."""
     return round(milliseconds * 1_000_000)
@@ -299,9 +319,8 @@ def params_json(params: SamplingParams, prompt: Prompt, *, explain: bool = False
         content["beams"] = {"length_penalty": params.length_penalty, "early_stopping": stopping}
     content["add_special_tokens"] = prompt.add_special_tokens
     content["max_tool_calls"] = prompt.max_tool_calls
-    structured = content.pop("structured_outputs")
-    if structured is not None:
-        content["grammar"] = structured.for_core()
+    del content["structured_outputs"]
+    content |= _grammar(params, prompt.calls)
     target = content.pop("target_itl_ms")
     if target is not None:
         content["target_itl_ns"] = nanoseconds(target)

@@ -9,29 +9,31 @@ from typing import Any
 import msgspec
 
 from diptych.errors import InvalidParameterError, InvalidPromptError
-from diptych.validation import shown
+from diptych.tool_choice import tool_use
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """`content`: text, token ids, or with `chat` the JSON that the template is rendered from.
 
-    `max_tool_calls`: the answer is complete with so many calls.
+    `max_tool_calls`: the answer is complete with so many calls. `calls`: the grammar that they follow, if any.
     """
 
     content: str | Sequence[int]
     add_special_tokens: bool = True
     chat: bool = False
     max_tool_calls: int | None = None
+    calls: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChatExtras:
-    """What the template is given beside the messages."""
+    """What a conversation has beside its messages: for the template, and of what its answer may call."""
 
     tools: Sequence[dict[str, Any]] | None = None
     documents: Sequence[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
     parallel_tool_calls: bool = True
 
 
@@ -53,12 +55,12 @@ def chat_prompt(
         )
     if not messages:
         raise InvalidPromptError("messages is empty: expected at least one message")
-    _check_tools(extras.tools or ())
+    use = tool_use(extras.tools, extras.tool_choice, parallel=extras.parallel_tool_calls)
     request = {
         "messages": list(messages),
         "add_generation_prompt": add_generation_prompt,
         "continue_final_message": continue_final_message,
-        "tools": list(extras.tools) if extras.tools else None,
+        "tools": use.shown,
         "documents": list(extras.documents) if extras.documents else None,
         "chat_template_kwargs": extras.chat_template_kwargs or {},
     }
@@ -66,16 +68,4 @@ def chat_prompt(
         encoded = msgspec.json.encode(request).decode()
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidPromptError(f"the conversation cannot be written as JSON: {error}") from error
-    max_tool_calls = 1 if extras.tools and not extras.parallel_tool_calls else None
-    return Prompt(encoded, add_special_tokens=False, chat=True, max_tool_calls=max_tool_calls)
-
-
-def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
-    """What has no name cannot be called."""
-    for index, tool in enumerate(tools):
-        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(name, str) or not name:
-            raise InvalidParameterError(
-                f"tools[{index}]={shown(tool)}: expected an object with a function that has a name"
-            )
+    return Prompt(encoded, add_special_tokens=False, chat=True, max_tool_calls=use.max_calls, calls=use.grammar)

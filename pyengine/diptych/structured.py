@@ -19,8 +19,10 @@ _KINDS = {
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a whole output must look like, from its first token to its last. Exactly one of these is given:
+    """What a whole output must look like, from its first token to its last. In a chat it begins behind the reasoning,
+    where that is told apart: an answer ends what its prompt has begun, and else may have some of its own.
 
+    Exactly one of these is given:
     - `json`: a JSON schema, as an object or as its text. `json_object`: True for any JSON object.
     - `regex`: a regular expression that the whole output matches; no look-around, no back references.
     - `choice`: 1 to 4096 texts of which the output is one.

@@ -72,17 +72,12 @@ class Answer:
         fields: dict[str, Any] = {
             "index": index,
             "logprobs": None,
-            "finish_reason": finish_reason_of(self._last.finish_reason, has_calls=bool(self._calls)),
+            "finish_reason": self._last.finish_reason,
             "stop_reason": self._last.stop_reason,
         }
         if token_ids:
             fields["token_ids"] = self._token_ids
         return fields
-
-
-def finish_reason_of(reason: str, *, has_calls: bool) -> str:
-    """An answer that stops with calls stops for them; one that was cut off says so."""
-    return "tool_calls" if has_calls and reason == "stop" else reason
 
 
 def usages_of(answers: list[Answer], per_prompt: int) -> list[Usage]:

@@ -16,7 +16,8 @@ logger = logging.getLogger("diptych_service")
 
 # A message quotes what the client sent at most up to here: a body must not be answered with a larger one.
 MAX_MESSAGE = 1000
-_FIELD = re.compile(r"[a-z_]+")
+# Of tools, with the place in them.
+_FIELD = re.compile(r"(tools)\[\d+\][a-z.]*|([a-z_]+)")
 _FIELDS = frozenset(ChatRequest.__struct_fields__ + CompletionRequest.__struct_fields__)
 
 
@@ -125,7 +126,7 @@ def _param(error: errors.RequestError, prompt_field: str | None) -> str | None:
     if not isinstance(error, errors.InvalidParameterError):
         return None
     name = _FIELD.match(error.problems[0])
-    return name[0] if name and name[0] in _FIELDS else None
+    return name[0] if name and (name[1] or name[2]) in _FIELDS else None
 
 
 def _from_http(error: web.HTTPException) -> ApiError:

@@ -31,7 +31,7 @@ from diptych_service.sampling import sampling_params
 from diptych_service.schema import ChatRequest, CompletionRequest, SamplingFields, StreamOptions
 from diptych_service.stall import STALL_WATCH
 from diptych_service.tenants import caller_of
-from diptych_service.tools import shown_tools
+from diptych_service.tools import checked_tools
 
 Request = TypeVar("Request", bound=SamplingFields)
 Source = AsyncGenerator[Output, None]
@@ -98,7 +98,7 @@ class Generation:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body, ignored, arrived = await self._read(request, ChatRequest, CHAT_FIELDS)
         messages, ignored_in_messages = template_messages(body.messages)
-        tools, ignored_in_tools = shown_tools(body)
+        tools = checked_tools(body.tools)
         if body.add_generation_prompt and body.continue_final_message:
             message = "add_generation_prompt and continue_final_message exclude each other."
             raise BadRequest(message, param="continue_final_message", code="invalid_parameter")
@@ -113,13 +113,13 @@ class Generation:
             add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
             continue_final_message=continues,
             tools=tools,
+            tool_choice=body.tool_choice,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             documents=body.documents,
             chat_template_kwargs=body.chat_template_kwargs,
             span=tracing.span_for_sources(request, 1),
         )
-        everything_ignored = ignored + ignored_in_messages + ignored_in_tools
-        return await self._answer(request, body, everything_ignored, CHAT, Sources.of([source], params))
+        return await self._answer(request, body, ignored + ignored_in_messages, CHAT, Sources.of([source], params))
 
     def _check_room(self, prompts: int, params: SamplingParams) -> None:
         """Refuses outputs that could not all run or wait even alone, before anything is made ready for them."""

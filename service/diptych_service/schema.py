@@ -73,7 +73,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 
 class ChatRequest(SamplingFields, kw_only=True):
-    """POST /v1/chat/completions. `max_completion_tokens` wins over `max_tokens`; `shown_tools` checks the tools."""
+    """POST /v1/chat/completions. `max_completion_tokens` wins over `max_tokens`; `checked_tools` checks the tools."""
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None

@@ -1,5 +1,6 @@
 """Tool calls and reasoning through the engine's own API, on a scripted worker."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,19 @@ import pytest
 from tiny_folder import HashOracle, write_folder
 from tool_answers import TAGS
 
-from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, errors, joined_tool_calls
+from diptych import (
+    LLM,
+    AsyncEngine,
+    EngineConfig,
+    Output,
+    SamplingParams,
+    StructuredOutputs,
+    errors,
+    joined_tool_calls,
+)
 from diptych.config import REASONING_PARSERS, TOOL_CALL_PARSERS
 from diptych.tool_calls import ToolCallPieces
+from diptych.tool_choice import ToolUse, tool_use
 
 ASKED = [{"role": "user", "content": "What is 1 + 2?"}]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
@@ -40,7 +51,7 @@ async def test_an_answer_comes_in_its_parts(folder: Path) -> None:
     (call,) = joined_tool_calls(delta for output in outputs for delta in output.tool_calls)
     assert (call.name, call.arguments) == ("add", '{"a": 1, "b": 2}')
     last = outputs[-1]
-    assert last.finish_reason == "stop" and last.usage is not None
+    assert last.finish_reason == "tool_calls" and last.usage is not None
     assert last.usage.reasoning_tokens is not None and 0 < last.usage.reasoning_tokens < last.usage.completion_tokens
     assert last.timings is not None
     times = last.timings
@@ -68,10 +79,89 @@ async def test_one_call_at_most_ends_the_request(folder: Path) -> None:
         outputs = await outputs_of(engine, tools=TOOLS, parallel_tool_calls=False)
         both = await outputs_of(engine, tools=TOOLS)
     calls = joined_tool_calls(delta for output in outputs for delta in output.tool_calls)
-    assert [call.name for call in calls] == ["add"] and outputs[-1].finish_reason == "stop"
+    assert [call.name for call in calls] == ["add"] and outputs[-1].finish_reason == "tool_calls"
     assert len(joined_tool_calls(delta for output in both for delta in output.tool_calls)) == 3
     assert outputs[-1].usage is not None and both[-1].usage is not None
     assert outputs[-1].usage.completion_tokens * 2 < both[-1].usage.completion_tokens
+
+
+async def test_calls_can_be_forced_and_bound(folder: Path) -> None:
+    numbers = {"type": "object", "properties": {"a": {"enum": [1]}, "b": {"enum": [2]}}, "required": ["a", "b"]}
+    add = {"name": "add", "parameters": {**numbers, "additionalProperties": False}}
+    tools = [{"type": "function", "function": add}, {"type": "function", "function": {"name": "stop"}}]
+    async with AsyncEngine(config(folder, "Never.", reasoning_parser="none")) as engine:
+
+        async def made(reason: str, **options: Any) -> list[tuple[str, Any]]:
+            outputs = await outputs_of(engine, **options)
+            calls = joined_tool_calls(delta for output in outputs for delta in output.tool_calls)
+            assert outputs[-1].finish_reason == reason
+            return [(call.name, json.loads(call.arguments)) for call in calls]
+
+        for given in (tools, [add, {"name": "stop"}]):
+            named: Any = {"type": "function", "function": {"name": "add"}}
+            assert await made("stop", tools=given, tool_choice=named) == [("add", {"a": 1, "b": 2})]
+            ((name, arguments),) = await made(
+                "tool_calls", tools=given, tool_choice="required", parallel_tool_calls=False
+            )
+            assert (name, arguments) in (("add", {"a": 1, "b": 2}), ("stop", {}))
+        for free in ("auto", "none", None):
+            assert await made("stop", tools=tools, tool_choice=free) == []
+        structured = SamplingParams(structured_outputs=StructuredOutputs(regex="a"))
+        with pytest.raises(errors.InvalidParameterError, match="structured_outputs"):
+            [output async for output in engine.chat(ASKED, structured, tools=tools, tool_choice="required")]
+        both = [output async for output in engine.chat(ASKED, structured, tools=tools)]
+        assert "".join(output.text for output in both) == "a"
+
+
+@pytest.mark.parametrize(
+    "choice", ["any", "", 1, {}, {"type": "function", "function": {"name": "sub"}}, {"type": "allowed_tools"}]
+)
+async def test_choices_of_what_is_not_there_are_refused(folder: Path, choice: Any) -> None:
+    async with AsyncEngine(config(folder)) as engine:
+        with pytest.raises(errors.InvalidParameterError, match=r"^tool_choice"):
+            await outputs_of(engine, tools=TOOLS, tool_choice=choice)
+        with pytest.raises(errors.InvalidParameterError, match=r"^tool_choice"):
+            await outputs_of(engine, tool_choice="required")
+
+
+def test_only_what_must_follow_a_grammar_has_one() -> None:
+    def function(name: str, **rest: Any) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name, **rest}}
+
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    free = [function("a", parameters=schema), function("b", strict=False)]
+    assert tool_use(free, None, parallel=True).grammar is None
+    assert tool_use(free, "auto", parallel=False) == ToolUse(shown=[free[0], function("b")], max_calls=1)
+    assert tool_use([], "none", parallel=True) == tool_use(free, "none", parallel=False) == ToolUse()
+    strict = [*free, function("c", strict=True)]
+    use = tool_use(strict, "auto", parallel=True)
+    assert use.shown == [free[0], function("b"), function("c")] and use.grammar is not None
+    assert use.grammar["choice"] == "auto" and use.grammar["several"]
+    told = [(each["name"], each["parameters"] and json.loads(each["parameters"])) for each in use.grammar["functions"]]
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert told == [("a", None), ("b", None), ("c", nothing)]
+    assert [each["field"] for each in use.grammar["functions"]][2] == "tools[2].function.parameters"
+    named = tool_use(free, {"type": "function", "function": {"name": "a"}}, parallel=True).grammar
+    assert named == {
+        "choice": "named",
+        "several": False,
+        "functions": [
+            {
+                "name": "a",
+                "parameters": json.dumps(schema, separators=(",", ":")),
+                "field": "tools[0].function.parameters",
+            }
+        ],
+    }
+
+
+def test_batches_can_be_forced(folder: Path) -> None:
+    with LLM(config(folder, "Never.", reasoning_parser="none")) as llm:
+        named = {"type": "function", "function": {"name": "add"}}
+        empty = [{"name": "add", "parameters": {"type": "object", "additionalProperties": False}}]
+        (result,) = llm.chat([ASKED], PARAMS, tools=empty, tool_choice=named)
+        assert [(call.name, json.loads(call.arguments)) for call in result.tool_calls] == [("add", {})]
+        assert result.finish_reason == "stop" and result.text == ""
 
 
 def test_batches_have_whole_calls(folder: Path) -> None:

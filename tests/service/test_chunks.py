@@ -80,7 +80,7 @@ def test_what_chunks_say_reads_back(text: str, reasoning: str, arguments: str, m
     stream = opened("chat", model)
     call = ToolCallDelta(0, "abcDEF123", text, arguments)
     told = Explanation(0, 0, 0, None, tenant, [], None, [], [], [], 0)
-    last = Output(finish_reason="stop", stop_reason=text, usage=Usage(1, 2, 0), explanation=told)
+    last = Output(finish_reason="tool_calls", stop_reason=text, usage=Usage(1, 2, 0), explanation=told)
     content = stream.of(0, Output(text=text, reasoning=reasoning, tool_calls=[call])) + stream.of(0, last)
     *chunks, total, done = events(content + stream.closing())
     assert done == "[DONE]" and total["usage"]["explanations"][0]["waiting_for"] == tenant

@@ -149,17 +149,6 @@ def test_tools_are_shown_unless_none_may_be_called(service: ServiceThread, folde
     assert hidden == prompt_of(service, folder) and "get_weather" not in hidden
 
 
-def test_a_call_cannot_be_forced_and_the_answer_says_why(service: ServiceThread) -> None:
-    named = {"type": "function", "function": {"name": "add"}}
-    for choice in ("required", named, {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}):
-        for stream in (False, True):
-            error = refused(service, tools=TOOLS, tool_choice=choice, stream=stream)
-            assert error["param"] == "tool_choice" and error["code"] == "unsupported_parameter"
-            assert "cannot be forced" in error["message"]
-    assert refused(service, tools=TOOLS, tool_choice="maybe")["code"] == "invalid_parameter"
-    assert refused(service, tools=TOOLS, tool_choice=3)["param"] == "tool_choice"
-
-
 def test_without_parallel_calls_the_answer_ends_with_the_first(service: ServiceThread, folder: Path) -> None:
     answer = ask(service, tools=TOOLS, parallel_tool_calls=False)
     choice = answer["choices"][0]
@@ -187,7 +176,17 @@ def test_a_stop_string_ends_a_call(service: ServiceThread) -> None:
     choice = ask(service, tools=TOOLS, stop='", "days')["choices"][0]
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["arguments"] == ARGUMENTS[0][: ARGUMENTS[0].index('", "days')]
-    assert choice["stop_reason"] == '", "days'
+    assert choice["stop_reason"] == '", "days' and choice["finish_reason"] == "stop"
+    # Nobody should make such a call, whatever came before; one that is whole may be made.
+    second = ask(service, tools=TOOLS, stop="Paris")["choices"][0]
+    assert len(second["message"]["tool_calls"]) == 2 and second["finish_reason"] == "stop"
+    behind = ask(service, tools=TOOLS, stop="\n</tool_call>")["choices"][0]
+    assert len(behind["message"]["tool_calls"]) == 1 and behind["finish_reason"] == "tool_calls"
+    for stop, reason in (('", "days', "stop"), ("\n</tool_call>", "tool_calls")):
+        with RawClient(service.port) as client:
+            body = {"messages": ASKED, "tools": TOOLS, "stop": stop, "stream": True}
+            _, content = client.post(PATH, body).read_response()
+        assert events(content)[-2]["choices"][0]["finish_reason"] == reason
 
 
 def test_reasoning_streams_beside_the_text(slow_answer: ServiceThread) -> None:
@@ -255,12 +254,6 @@ def test_wrong_tools_and_calls_are_refused_by_place(service: ServiceThread) -> N
         b'{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"a","name":"b"}}]}'
     )
     assert CLIENT.post(service.url + PATH, content=raw).status_code == 400
-
-
-def test_a_strict_schema_has_no_effect_and_is_named(service: ServiceThread) -> None:
-    strict = [{"type": "function", "function": {"name": "add", "strict": True}}]
-    response = CLIENT.post(service.url + PATH, json={"messages": ASKED, "tools": strict, "max_tokens": 1})
-    assert response.status_code == 200 and response.headers["x-diptych-ignored"] == "tools.function.strict"
 
 
 def test_documents_reach_the_template(service: ServiceThread, folder: Path) -> None:

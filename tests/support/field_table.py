@@ -31,7 +31,41 @@ def page() -> str:
     names = sorted(_known(COMPLETION_FIELDS) | _known(CHAT_FIELDS))
     tables = ((COMPLETION_FIELDS, CompletionRequest), (CHAT_FIELDS, ChatRequest))
     rows = [f"| `{name}` | " + " | ".join(_cell(name, *table) for table in tables) + " |" for name in names]
-    return HEAD + "\n".join(rows) + "\n\n" + _messages()
+    return HEAD + "\n".join(rows) + "\n\n" + _messages() + _tools()
+
+
+_NAMED = '`{"type": "function", "function": {"name": ...}}`'
+_ALLOWED = '`{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}`'
+_CHOICES = [
+    (
+        '`"auto"`, null',
+        "text or calls, as the model likes; arguments of functions with `strict` follow their `parameters`",
+        "`tool_calls` with calls, else `stop`",
+    ),
+    ('`"none"`', "text; the model is shown no tools", "`stop`"),
+    ('`"required"`', "calls and nothing else; exactly one with `parallel_tool_calls` false", "`tool_calls`"),
+    (_NAMED, "one call of that function", "`stop`"),
+    (_ALLOWED, "as with `auto` or `required`, of these tools only; the model is shown all", "as there"),
+]
+_TOOLS = """
+## Tools
+
+The model is shown all that a tool has but `strict`. What the answer is `tool_choice` says:
+
+| `tool_choice` | the answer | `finish_reason` of one that is complete |
+|---|---|---|
+{choices}
+
+A forced or strict function without `parameters` has none. A call that is cut off, by `max_tokens` or a stop string,
+leaves `finish_reason` at `length` or `stop`. A forced call beside `response_format` or another structured output, of a
+tool that is not there, or of a model whose calls cannot be read, is a 400, as is a schema that cannot be compiled
+(`tools[0].function.parameters`). With `"auto"` beside a structured output the answer is that, and calls nothing. Where
+the model thinks, a forced call or structured output begins behind the reasoning.
+"""
+
+
+def _tools() -> str:
+    return _TOOLS.format(choices="\n".join("| " + " | ".join(choice) + " |" for choice in _CHOICES))
 
 
 def _messages() -> str:

@@ -97,6 +97,9 @@ pub enum Done {
 pub enum FinishReason {
     /// End of sequence, stop id or stop string.
     Stop,
+    /// The same, of an answer with tool calls that are complete. Where the caller named the function to call it is [`Self::Stop`],
+    /// as in OpenAI's API.
+    ToolCalls,
     /// `max_tokens` reached.
     Length,
     /// `timeout` passed; what there is of the output stands.
@@ -106,11 +109,12 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// `"stop"`, `"length"`, `"timeout"` or `"abort"`.
+    /// `"stop"`, `"tool_calls"`, `"length"`, `"timeout"` or `"abort"`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
+            Self::ToolCalls => "tool_calls",
             Self::Length => "length",
             Self::Timeout => "timeout",
             Self::Abort => "abort",

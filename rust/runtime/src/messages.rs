@@ -6,6 +6,7 @@ use std::time::Duration;
 use diptych_core::explanation::Explanation;
 use diptych_core::kv_events::KvEventsError;
 use diptych_core::{Event, Request};
+use diptych_text::Grammar;
 use serde_json::{Map, Value};
 
 use crate::arena::{Drawn, Score};
@@ -57,7 +58,9 @@ pub(crate) struct Verdict {
 pub(crate) struct Submission {
     pub(crate) open: Arc<Open>,
     pub(crate) request: Request,
-    /// Where the output follows a grammar: once it is compiled.
+    /// What the output follows.
+    pub(crate) grammar: Option<Grammar>,
+    /// The same, once it is compiled.
     pub(crate) compiled: Option<Compiled>,
     /// One for each choice.
     pub(crate) answers: Vec<Answer>,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::EngineError;
-use crate::grammar::GrammarParams;
+use crate::grammar::{CallParams, GrammarParams};
 use crate::urgency::{is_time, tenant_number};
 use diptych_core::Sampling;
 use diptych_core::beam::Beams;
@@ -81,6 +81,9 @@ pub(crate) struct Params {
     /// What the whole output must look like.
     #[serde(default)]
     pub(crate) grammar: Option<GrammarParams>,
+    /// How the answer to a chat calls tools, where that is more than the model's own affair.
+    #[serde(default)]
+    pub(crate) calls: Option<CallParams>,
     /// Whether the last frame says why the request went as it did.
     #[serde(default)]
     pub(crate) explain: bool,
@@ -164,10 +167,25 @@ impl Params {
     }
 
     fn grammar_problems(&self, problems: &mut Vec<String>) {
-        let Some(grammar) = &self.grammar else {
-            return;
+        let field = match (&self.grammar, &self.calls) {
+            (None, None) => return,
+            (Some(grammar), None) => grammar.field.as_str(),
+            (None, Some(calls)) => calls.field(),
+            (Some(grammar), Some(calls)) => {
+                let (one, other) = (calls.field(), &grammar.field);
+                problems.push(format!(
+                    "{one} with {other}: an output follows one grammar, ask for one of them"
+                ));
+                return;
+            }
         };
-        let field = &grammar.field;
+        if self
+            .calls
+            .as_ref()
+            .is_some_and(|calls| !calls.has_functions())
+        {
+            problems.push(format!("{field}: there is no function to call"));
+        }
         if self.ignore_eos {
             problems.push(format!(
                 "ignore_eos is true with {field}: where the grammar ends the output must end"
@@ -175,7 +193,7 @@ impl Params {
         }
         if self.beams.is_some() {
             problems.push(format!(
-                "beam search with {field}: it goes by the log probabilities alone"
+                "use_beam_search with {field}: it goes by the log probabilities alone"
             ));
         }
     }
@@ -227,6 +245,11 @@ impl Params {
                 self.cache_retention
             ));
         }
+    }
+
+    /// Whether the output follows a grammar.
+    pub(crate) fn follows_grammar(&self) -> bool {
+        self.grammar.is_some() || self.calls.is_some()
     }
 
     /// Whether the answer has text or log probabilities of the prompt.

@@ -8,9 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use diptych_core::Request;
-use diptych_text::{AnswerParser, Rendered, StreamOptions, TextError, TextStream, Tokenizer};
+use diptych_text::{
+    AnswerParser, Grammar, Rendered, StreamOptions, TextError, TextStream, Tokenizer,
+};
 
 use crate::frame::FailureKind;
+use crate::grammar::grammar;
 use crate::messages::{Problem, PromptTimes, Submission};
 use crate::now_ns;
 use crate::options::{Limits, Prompt};
@@ -150,6 +153,7 @@ pub(crate) fn run_job(shared: &Shared, job: PromptJob) {
 fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> {
     let params = &job.open.params;
     let prepared = prepare_prompt(shared, job.prompt, &job.open)?;
+    let grammar = prepared.grammar;
     let prompt = prepared.ids;
     let limits = &shared.options.limits;
     let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
@@ -179,7 +183,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         max_tokens,
         stop_ids,
         min_tokens: params.min_tokens,
-        masked: params.grammar.is_some(),
+        masked: grammar.is_some(),
         has_stop_strings: params.may_end_early(),
         namespace: shared.namespaces.of(&params.cache_salt),
         cache_ttl_ns: params.cache_ttl_ns(),
@@ -200,6 +204,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     Ok(Box::new(Submission {
         open: Arc::clone(&job.open),
         request,
+        grammar,
         compiled: None,
         answers,
         shown,
@@ -236,6 +241,7 @@ fn answers(
 struct Prepared {
     ids: Vec<u32>,
     parser: Option<AnswerParser>,
+    grammar: Option<Grammar>,
     times: PromptTimes,
 }
 
@@ -244,14 +250,23 @@ fn prepare_prompt(shared: &Shared, prompt: Prompt, open: &Open) -> Result<Prepar
         taken: now_ns(),
         ..PromptTimes::default()
     };
+    let wanted = |rendered| grammar(&open.params, &shared.texts.formats, rendered);
     let mut parser = None;
+    let follows;
     let ids = match prompt {
-        Prompt::Tokens(ids) => ids,
-        Prompt::Text(text) => encode(shared, &text, open.params.add_special_tokens)?,
+        Prompt::Tokens(ids) => {
+            follows = wanted(None)?;
+            ids
+        }
+        Prompt::Text(text) => {
+            follows = wanted(None)?;
+            encode(shared, &text, open.params.add_special_tokens)?
+        }
         Prompt::Chat(json) => {
             let rendered = render(shared, &json)?;
             times.rendered = now_ns();
             parser = parser_for(shared, &rendered, open)?;
+            follows = wanted(Some(&rendered))?;
             // Who has left meanwhile needs no ids: what is made here goes nowhere.
             if open.has_left_prompt() {
                 Vec::new()
@@ -262,7 +277,12 @@ fn prepare_prompt(shared: &Shared, prompt: Prompt, open: &Open) -> Result<Prepar
         }
     };
     times.tokenised = now_ns();
-    Ok(Prepared { ids, parser, times })
+    Ok(Prepared {
+        ids,
+        parser,
+        grammar: follows,
+        times,
+    })
 }
 
 fn encode(shared: &Shared, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, Problem> {

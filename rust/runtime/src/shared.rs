@@ -319,7 +319,7 @@ impl Shared {
 
     /// Gives a request whose prompt is known to the engine thread, by way of whoever compiles its grammar.
     pub(crate) fn hand_on(&self, submission: Box<Submission>) {
-        if submission.open.params.grammar.is_none() {
+        if submission.grammar.is_none() {
             return self.hand_to_core(submission);
         }
         if let Err(submission) = self.grammars.compile(submission) {

@@ -75,6 +75,14 @@ pub enum TextError {
     #[error("the {kind} cannot be compiled: {reason}")]
     InvalidGrammar { kind: &'static str, reason: String },
 
+    /// The arguments of a tool, of which there are others, follow no schema that can be compiled.
+    #[error("the schema of the arguments of {name:?} cannot be compiled: {reason}")]
+    InvalidFunction {
+        name: String,
+        index: usize,
+        reason: String,
+    },
+
     #[error("this model cannot follow grammars: {reason}")]
     NoGrammars { reason: String },
 

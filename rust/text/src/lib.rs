@@ -16,8 +16,8 @@
 //! A [`ChatTemplate`] makes a prompt of a conversation, and an [`AnswerParser`] finds tool calls and reasoning in the answer.
 //! [`sse::Chunks`] makes the events of a stream of it.
 //!
-//! A [`GrammarCompiler`] makes a [`Matcher`] of a JSON schema, a regular expression, choices or a Lark grammar; it says
-//! which tokens may come next.
+//! A [`GrammarCompiler`] makes a [`Matcher`] of a JSON schema, a regular expression, choices, a Lark grammar or tool calls; it
+//! says which tokens may come next.
 //!
 //! Nothing here starts a thread or keeps a global; everything may be used from any thread.
 
@@ -42,7 +42,8 @@ pub use chat::{ChatTemplate, Rendered};
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use grammar::{
-    Grammar, GrammarCompiler, MAX_CHOICES, MAX_GRAMMAR_BYTES, Matcher, Stopper, avoid,
+    Calls, Function, Grammar, GrammarCompiler, MAX_CHOICES, MAX_GRAMMAR_BYTES, Matcher, Reasoning,
+    Stopper, avoid,
 };
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatch};
 pub use stream::{StreamOptions, TextStream};

@@ -180,6 +180,7 @@ impl EngineThread {
         let Submission {
             open,
             request,
+            grammar: _,
             compiled,
             answers,
             shown,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use diptych_text::{Grammar, GrammarCompiler, Matcher, TextError};
 
 use crate::frame::FailureKind;
-use crate::grammar::{Compiled, delay};
+use crate::grammar::{Compiled, delay, wanted};
 use crate::messages::{Problem, Submission};
 use crate::now_ns;
 use crate::os;
@@ -49,6 +49,18 @@ type Made = Result<(Matcher, Vec<u32>), Refusal>;
 pub(super) struct Refusal {
     kind: FailureKind,
     message: String,
+    /// The tool whose arguments are at fault.
+    function: Option<usize>,
+}
+
+impl Refusal {
+    fn new(kind: FailureKind, message: String) -> Self {
+        Self {
+            kind,
+            message,
+            function: None,
+        }
+    }
 }
 
 /// A grammar that is being compiled.
@@ -111,7 +123,7 @@ impl Clerk<'_> {
     }
 
     fn take(&mut self, submission: Box<Submission>) {
-        let Some(grammar) = grammar_of(&submission) else {
+        let Some(grammar) = submission.grammar.clone() else {
             return self.shared.hand_to_core(submission);
         };
         if let Some(place) = self.kept.iter().position(|(kept, _)| *kept == grammar)
@@ -123,13 +135,13 @@ impl Clerk<'_> {
         let given_up = self.compiling.iter();
         let given_up = given_up.filter(|compiling| compiling.submission.is_none());
         if given_up.count() >= GIVEN_UP {
-            let busy = Refusal {
-                kind: FailureKind::GrammarsBusy,
-                message: format!(
+            let busy = Refusal::new(
+                FailureKind::GrammarsBusy,
+                format!(
                     "{GIVEN_UP} grammars that took more than {} seconds are still being compiled: retry later",
                     COMPILE_LIMIT.as_secs()
                 ),
-            };
+            );
             return self.refuse(&submission, &busy);
         }
         self.waiting.push_back(submission);
@@ -154,7 +166,7 @@ impl Clerk<'_> {
                 self.shared.fail_prompt(&submission.open, late);
                 continue;
             }
-            let Some(grammar) = grammar_of(&submission) else {
+            let Some(grammar) = submission.grammar.clone() else {
                 continue;
             };
             self.numbers += 1;
@@ -167,12 +179,10 @@ impl Clerk<'_> {
                     submission: Some(submission),
                 }),
                 Err(error) => {
-                    let refusal = Refusal {
-                        kind: FailureKind::GrammarsBusy,
-                        message: format!(
-                            "no thread can be started to compile the grammar: {error}"
-                        ),
-                    };
+                    let refusal = Refusal::new(
+                        FailureKind::GrammarsBusy,
+                        format!("no thread can be started to compile the grammar: {error}"),
+                    );
                     self.refuse(&submission, &refusal);
                 }
             }
@@ -230,8 +240,7 @@ impl Clerk<'_> {
     }
 
     fn refuse(&self, submission: &Submission, refusal: &Refusal) {
-        let field = submission.open.params.grammar.as_ref();
-        let field = field.map_or("", |grammar| grammar.field.as_str());
+        let field = wanted::field(&submission.open.params, refusal.function);
         let problem = Problem::new(refusal.kind, format!("{field}: {}", refusal.message))
             .with("param", field);
         self.shared.fail_prompt(&submission.open, problem);
@@ -245,13 +254,13 @@ impl Clerk<'_> {
                 late.extend(compiling.submission.take());
             }
         }
-        let refusal = Refusal {
-            kind: FailureKind::InvalidGrammar,
-            message: format!(
+        let refusal = Refusal::new(
+            FailureKind::InvalidGrammar,
+            format!(
                 "the grammar takes more than {} seconds to compile: make it simpler",
                 COMPILE_LIMIT.as_secs()
             ),
-        };
+        );
         for submission in late {
             self.refuse(&submission, &refusal);
         }
@@ -280,16 +289,15 @@ fn is_late(submission: &Submission) -> bool {
     moments.into_iter().flatten().any(|moment| moment <= now)
 }
 
-fn grammar_of(submission: &Submission) -> Option<Grammar> {
-    let grammar = submission.open.params.grammar.as_ref()?;
-    Some(grammar.grammar())
-}
-
 /// A matcher, and the mask that it begins with.
 fn make(compiler: &GrammarCompiler, grammar: &Grammar) -> Made {
     let refused = |error: TextError| Refusal {
         kind: FailureKind::InvalidGrammar,
         message: error.to_string(),
+        function: match error {
+            TextError::InvalidFunction { index, .. } => Some(index),
+            _ => None,
+        },
     };
     let mut matcher = compiler.compile(grammar).map_err(refused)?;
     let mut mask = Vec::new();

@@ -74,6 +74,12 @@ impl Answer {
         self.parser.as_ref().is_some_and(AnswerParser::is_complete)
     }
 
+    /// Whether the answer, which has ended, has tool calls, and all of them complete.
+    pub(super) fn has_whole_calls(&self) -> bool {
+        let parser = self.parser.as_ref();
+        parser.is_some_and(AnswerParser::has_whole_calls)
+    }
+
     /// Tokens so far that were reasoning, its tags included, where that is told apart.
     pub(super) fn reasoning_tokens(&self) -> Option<u32> {
         let parser = self.parser.as_ref()?;

@@ -10,6 +10,7 @@ use crate::frame::{
     Accepted, Done, Failure, FailureKind, FinishReason, Finished, Frame, NamedLogprob, Timings,
     TokenLogprobs,
 };
+use crate::grammar::CallParams;
 use crate::messages::{AcceptedStream, Problem, Verdict};
 use crate::shared::{Open, empty_frame};
 use crate::stats::Statistics;
@@ -220,7 +221,7 @@ impl Stream {
     /// Output tokens before which a stop id ends nothing: a grammar's masks leave such ids out as long as they can.
     fn least_tokens(&self) -> u32 {
         let params = &self.open.params;
-        if params.grammar.is_some() {
+        if params.follows_grammar() {
             0
         } else {
             params.min_tokens
@@ -338,6 +339,13 @@ impl Stream {
         stop_token: Option<u32>,
     ) -> Done {
         self.timings.finished = crate::now_ns();
+        let named = self.open.params.calls.as_ref();
+        let ends_for_calls =
+            self.answer.has_whole_calls() && !named.is_some_and(CallParams::names_one);
+        let reason = match reason {
+            FinishReason::Stop if ends_for_calls => FinishReason::ToolCalls,
+            reason => reason,
+        };
         let stops = &self.open.params.stop;
         Done::Finished(Finished {
             reason,

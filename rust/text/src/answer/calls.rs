@@ -48,6 +48,8 @@ pub(super) struct CallReader {
     /// Whether white space is the gap after a call.
     in_gap: bool,
     num_calls: u32,
+    /// Whether the arguments of a call end before they are complete.
+    has_broken: bool,
     /// After so many calls nothing is passed on any more.
     limit: Option<u32>,
 }
@@ -88,6 +90,7 @@ impl CallReader {
             in_list: false,
             in_gap: false,
             num_calls: 0,
+            has_broken: false,
             limit,
         }
     }
@@ -95,6 +98,11 @@ impl CallReader {
     /// Whether as many calls as are wanted are complete.
     pub(super) fn is_full(&self) -> bool {
         self.limit.is_some_and(|limit| self.num_calls >= limit)
+    }
+
+    /// Whether there are calls, and each has arguments that are complete. To be asked at the end of the answer.
+    pub(super) fn are_whole(&self) -> bool {
+        self.num_calls > 0 && !self.has_broken
     }
 
     pub(super) fn push(&mut self, text: &str, delta: &mut AnswerDelta) {
@@ -116,12 +124,16 @@ impl CallReader {
                 self.search.flush(&mut text);
                 self.say(&text, delta);
             }
-            Place::Object(object) if object.is_begun() => {}
+            Place::Object(object) if object.is_begun() => {
+                self.has_broken |= object.is_within_arguments() || !object.has_arguments();
+                self.num_calls += 1;
+            }
             Place::Start | Place::Between | Place::Object(_) | Place::Head => {
                 let raw = std::mem::take(&mut self.raw);
                 self.say(&raw, delta);
             }
-            Place::Arguments(_) | Place::Closing { .. } => {}
+            Place::Arguments(_) => self.has_broken = true,
+            Place::Closing { .. } => {}
         }
     }
 
@@ -193,6 +205,7 @@ impl CallReader {
                     }
                     Progress::Broken if object.is_begun() => {
                         object.close(index, delta);
+                        self.has_broken |= object.is_within_arguments();
                         Some(self.break_off(character))
                     }
                     Progress::Broken => self.give_up(delta),
@@ -208,7 +221,10 @@ impl CallReader {
                     self.end_call();
                     None
                 }
-                Step::Behind | Step::Invalid => Some(self.break_off(character)),
+                Step::Behind | Step::Invalid => {
+                    self.has_broken = true;
+                    Some(self.break_off(character))
+                }
             },
             Place::Closing { is_broken } => {
                 let is_broken = *is_broken;

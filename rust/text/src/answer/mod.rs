@@ -12,10 +12,13 @@ mod value;
 
 use crate::chat::{ChatTemplate, Rendered};
 use crate::error::TextError;
+use crate::grammar::{Begun, Calls, Function, Grammar, Reasoning};
 use crate::table::TokenTable;
 use calls::CallReader;
-use formats::{REASONING_FORMATS, ReasoningFormat, TOOL_FORMATS, ToolFormat};
+use formats::{REASONING_FORMATS, TOOL_FORMATS};
 use reasoning::ReasoningReader;
+
+pub(crate) use formats::{ReasoningFormat, ToolFormat};
 
 pub use delta::{AnswerDelta, CallDelta, merge_calls};
 
@@ -112,6 +115,42 @@ impl AnswerFormats {
             answer: String::new(),
         })
     }
+
+    /// An answer that calls some of `functions`, as the model writes that: nothing else if `is_forced`, else calls may stand
+    /// in its text. `several`: more than one call. `None` where it is not known how the model writes calls.
+    #[must_use]
+    pub fn calls(
+        &self,
+        functions: Vec<Function>,
+        is_forced: bool,
+        several: bool,
+    ) -> Option<Grammar> {
+        let format = self.tools?.name;
+        Some(Grammar::Calls(Calls {
+            format,
+            functions,
+            is_forced,
+            several,
+        }))
+    }
+
+    /// What the whole output must look like where the answer to `prompt` follows `grammar`: the model may think before, as
+    /// far as the prompt leaves that open.
+    #[must_use]
+    pub fn after_reasoning(&self, prompt: &Rendered, grammar: Grammar) -> Grammar {
+        let Some(format) = self.reasoning else {
+            return grammar;
+        };
+        let begun = if ends_inside(prompt, format) {
+            Begun::ByPrompt
+        } else if is_settled(prompt, format) {
+            return grammar;
+        } else {
+            Begun::ByAnswer
+        };
+        let format = format.name;
+        Grammar::AfterReasoning(Reasoning { format, begun }, Box::new(grammar))
+    }
 }
 
 /// Names of the formats of tool calls.
@@ -143,6 +182,14 @@ fn ends_inside(prompt: &Rendered, format: &ReasoningFormat) -> bool {
     let closed = format.tags.close.iter().filter_map(|mark| last(mark)).max();
     prompt.text.trim_end().ends_with(open)
         || last(open).is_some_and(|opened| closed.is_none_or(|closed| closed < opened))
+}
+
+/// Whether the prompt leaves no room for reasoning: it ends behind some, if only empty tags, as templates write where it is
+/// switched off, or within the text of the answer.
+fn is_settled(prompt: &Rendered, format: &ReasoningFormat) -> bool {
+    let text = prompt.text.trim_end();
+    let mut close = format.tags.close.iter();
+    close.any(|mark| text.ends_with(mark)) || !prompt.text[prompt.answer_start..].trim().is_empty()
 }
 
 /// Takes one answer apart while it is being written: nothing waits but what may still become a mark, or a call whose name
@@ -195,6 +242,12 @@ impl AnswerParser {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.calls.as_ref().is_some_and(CallReader::is_full)
+    }
+
+    /// Whether the answer, which has ended, has calls, the arguments of each of them complete.
+    #[must_use]
+    pub fn has_whole_calls(&self) -> bool {
+        self.calls.as_ref().is_some_and(CallReader::are_whole)
     }
 
     fn pass_on(&mut self, delta: &mut AnswerDelta) {

@@ -50,6 +50,15 @@ impl CallObject {
         self.is_begun
     }
 
+    pub(super) fn has_arguments(&self) -> bool {
+        self.has_arguments
+    }
+
+    /// Whether arguments that are passed on have not come to their end.
+    pub(super) fn is_within_arguments(&self) -> bool {
+        self.place == Place::Value && self.is_streamed
+    }
+
     /// Takes the next character. `known`: the only names that make it a call; `None` lets any.
     pub(super) fn push(
         &mut self,

@@ -5,25 +5,33 @@
 //! its bytes can be continued to something that the grammar accepts. Everything is bounded beforehand, by the
 //! size of a grammar's text and by llguidance's own limits for what is made of it (see `limits`).
 //!
-//! Special tokens are in no mask, but those that end the output where the grammar may end, and those that
-//! a Lark grammar names (`<|name|>`).
+//! Special tokens are in no mask, but those that end the output where the grammar may end, those that
+//! a Lark grammar names (`<|name|>`), and the marks of tool calls and reasoning where they belong.
 
+mod calls;
+mod lark;
 mod limits;
 mod matcher;
+mod reasoning;
 mod source;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use llguidance::ParserFactory;
+use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
 use crate::error::TextError;
 use crate::table::TokenTable;
 
+pub(crate) use crate::grammar::calls::CallRules;
+pub use crate::grammar::calls::{Calls, Function};
 pub use crate::grammar::limits::{MAX_CHOICES, MAX_GRAMMAR_BYTES};
 pub use crate::grammar::matcher::{Matcher, Stopper, avoid};
+pub(crate) use crate::grammar::reasoning::Begun;
+pub use crate::grammar::reasoning::Reasoning;
 pub use crate::grammar::source::Grammar;
 
 /// Makes matchers for one tokenizer. May be used from any thread.
@@ -68,17 +76,43 @@ impl GrammarCompiler {
     ///
     /// # Errors
     /// [`TextError::GrammarTooLarge`], [`TextError::InvalidGrammar`] for one that is no grammar or takes more than
-    /// the limits, [`TextError::NoGrammars`] for a model without grammars.
+    /// the limits, [`TextError::InvalidFunction`] if that lies at the arguments of one function, [`TextError::NoGrammars`] for a
+    /// model without grammars.
     pub fn compile(&self, grammar: &Grammar) -> Result<Matcher, TextError> {
-        let top = grammar.prepare()?;
+        self.compile_prepared(grammar.prepare(&self.table)?, grammar.kind())
+            .map_err(|error| self.blame_function(grammar, error))
+    }
+
+    /// The same error, or that of the first function whose schema cannot even be compiled alone.
+    fn blame_function(&self, grammar: &Grammar, error: TextError) -> TextError {
+        let Some(calls) = grammar.calls() else {
+            return error;
+        };
+        for (index, function) in calls.functions().iter().enumerate() {
+            let alone = calls
+                .alone(index)
+                .and_then(|top| self.compile_prepared(top, "json schema"));
+            if let Err(TextError::InvalidGrammar { reason, .. }) = alone {
+                return TextError::InvalidFunction {
+                    name: function.name.clone(),
+                    index,
+                    reason,
+                };
+            }
+        }
+        error
+    }
+
+    fn compile_prepared(
+        &self,
+        top: TopLevelGrammar,
+        kind: &'static str,
+    ) -> Result<Matcher, TextError> {
         let factory = self.factory.get_or_init(|| self.make_factory());
         let factory = factory.as_ref().map_err(|reason| TextError::NoGrammars {
             reason: reason.clone(),
         })?;
-        let refused = |reason: String| TextError::InvalidGrammar {
-            kind: grammar.kind(),
-            reason,
-        };
+        let refused = |reason: String| TextError::InvalidGrammar { kind, reason };
         let parser = catch_unwind(AssertUnwindSafe(|| factory.create_parser(top)))
             .map_err(|_| refused("a bug in its compiler made that fail".to_owned()))?;
         let parser = parser.map_err(|error| refused(limits::reason(&format!("{error:#}"))))?;

@@ -1,10 +1,15 @@
 //! What an output must look like, as a client says it.
 
 use llguidance::api::TopLevelGrammar;
+use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 
 use crate::error::TextError;
+use crate::grammar::calls::{Calls, Function};
+use crate::grammar::lark::literal;
 use crate::grammar::limits::{MAX_CHOICES, MAX_GRAMMAR_BYTES};
+use crate::grammar::reasoning::{Reasoning, without_opening};
+use crate::table::TokenTable;
 
 /// White space between the parts of JSON: at most so much at once, or a weak model would write nothing else.
 const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
@@ -22,6 +27,11 @@ pub enum Grammar {
     Choice(Vec<String>),
     /// What `start` of the grammar derives, in the Lark dialect of llguidance.
     Lark(String),
+    /// Tool calls, or text that they may stand in: see [`AnswerFormats::calls`](crate::AnswerFormats::calls).
+    Calls(Calls),
+    /// Reasoning, if there is any, and then what another grammar says: see
+    /// [`AnswerFormats::after_reasoning`](crate::AnswerFormats::after_reasoning). Not to be nested.
+    AfterReasoning(Reasoning, Box<Grammar>),
 }
 
 impl Grammar {
@@ -34,7 +44,24 @@ impl Grammar {
             Self::Regex(_) => "regex",
             Self::Choice(_) => "choice",
             Self::Lark(_) => "grammar",
+            Self::Calls(_) => "grammar of tool calls",
+            Self::AfterReasoning(_, then) => then.kind(),
         }
+    }
+
+    /// The tools that it lets the model call.
+    pub(super) fn calls(&self) -> Option<&Calls> {
+        match self {
+            Self::Calls(calls) => Some(calls),
+            Self::AfterReasoning(_, then) => then.calls(),
+            _ => None,
+        }
+    }
+
+    /// The functions whose schemas are part of it.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        self.calls().map(Calls::functions).unwrap_or_default()
     }
 
     fn bytes(&self) -> usize {
@@ -42,11 +69,28 @@ impl Grammar {
             Self::JsonObject => 0,
             Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => text.len(),
             Self::Choice(texts) => texts.iter().map(String::len).sum(),
+            Self::Calls(calls) => calls.bytes(),
+            Self::AfterReasoning(_, then) => then.bytes(),
         }
     }
 
-    /// What the library compiles, after checking what it would not.
-    pub(super) fn prepare(&self) -> Result<TopLevelGrammar, TextError> {
+    /// What the library compiles for a model with the tokens of `table`, after checking what it would not.
+    pub(super) fn prepare(&self, table: &TokenTable) -> Result<TopLevelGrammar, TextError> {
+        match self {
+            Self::AfterReasoning(reasoning, then) => {
+                let answer = then.prepare_answer(table, reasoning.opening())?;
+                Ok(reasoning.before(answer, table))
+            }
+            _ => self.prepare_answer(table, None),
+        }
+    }
+
+    /// The answer begins with `opening` only where the grammar says so expressly.
+    fn prepare_answer(
+        &self,
+        table: &TokenTable,
+        opening: Option<&str>,
+    ) -> Result<TopLevelGrammar, TextError> {
         let bytes = self.bytes();
         if bytes > MAX_GRAMMAR_BYTES {
             return Err(TextError::GrammarTooLarge {
@@ -72,20 +116,34 @@ impl Grammar {
             Self::Regex(text) if text.is_empty() => Err(refused(
                 "it is empty, and so would be every output".to_owned(),
             )),
-            Self::Regex(text) => Ok(TopLevelGrammar::from_regex(text)),
+            Self::Regex(text) => Ok(match opening {
+                Some(opening) => {
+                    TopLevelGrammar::from_lark(without_opening(&regex_to_lark(text, ""), opening))
+                }
+                None => TopLevelGrammar::from_regex(text),
+            }),
             Self::Choice(texts) => choice(texts).map_err(refused),
             Self::Lark(text) => Ok(TopLevelGrammar::from_lark(text.clone())),
+            Self::Calls(calls) => calls.prepare(table, opening),
+            Self::AfterReasoning(..) => Err(refused(
+                "reasoning comes once, before the answer".to_owned(),
+            )),
         }
     }
 }
 
-fn schema(mut schema: Value) -> TopLevelGrammar {
+fn schema(schema: Value) -> TopLevelGrammar {
+    TopLevelGrammar::from_json_schema(with_white_space(schema))
+}
+
+/// A schema that bounds white space, where it does not say itself what may stand between the parts.
+pub(super) fn with_white_space(mut schema: Value) -> Value {
     if let Value::Object(object) = &mut schema {
         object
             .entry("x-guidance")
             .or_insert_with(|| json!({"whitespace_pattern": WHITE_SPACE}));
     }
-    TopLevelGrammar::from_json_schema(schema)
+    schema
 }
 
 fn choice(texts: &[String]) -> Result<TopLevelGrammar, String> {
@@ -103,9 +161,4 @@ fn choice(texts: &[String]) -> Result<TopLevelGrammar, String> {
         "start: {}",
         literals.join("\n | ")
     )))
-}
-
-/// A Lark string: written as JSON, where no character is special but by an escape.
-fn literal(text: &str) -> String {
-    Value::String(text.to_owned()).to_string()
 }

@@ -62,7 +62,7 @@ pub struct ToolCall<'a> {
 /// The end of a choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Finish<'a> {
-    /// `stop` becomes `tool_calls` where there were any; who was cut off is told so.
+    /// As it is told.
     pub reason: &'a str,
     pub stop: Option<StopReason<'a>>,
     pub cached_tokens: u32,
@@ -83,7 +83,6 @@ struct Choice {
     /// Known at the end.
     cached_tokens: Option<u32>,
     pending_ids: Vec<u32>,
-    has_calls: bool,
 }
 
 /// What a chunk carries.
@@ -171,7 +170,6 @@ impl Chunks {
         if self.view.token_ids {
             choice.pending_ids.extend_from_slice(delta.token_ids);
         }
-        choice.has_calls |= !delta.calls.is_empty();
         choice.cached_tokens = finish.map(|finish| finish.cached_tokens);
         let mut logprobs = delta.logprobs;
         let last = match self.endpoint {
@@ -231,7 +229,7 @@ impl Chunks {
         }
         out.extend_from_slice(br#","logprobs":"#);
         push_value(out, logprobs.unwrap_or(b"null"));
-        push_finish(out, finish, choice.has_calls);
+        push_finish(out, finish);
         if self.view.token_ids {
             out.extend_from_slice(br#","token_ids":"#);
             push_numbers(out, &choice.pending_ids);
@@ -330,21 +328,13 @@ fn push_call(out: &mut Vec<u8>, call: &ToolCall<'_>) {
     out.extend_from_slice(b"}}");
 }
 
-fn push_finish(out: &mut Vec<u8>, finish: Option<&Finish<'_>>, has_calls: bool) {
+fn push_finish(out: &mut Vec<u8>, finish: Option<&Finish<'_>>) {
     out.extend_from_slice(br#","finish_reason":"#);
     let Some(finish) = finish else {
         out.extend_from_slice(b"null");
         return;
     };
-    let stopped_for_calls = has_calls && finish.reason == "stop";
-    push_string(
-        out,
-        if stopped_for_calls {
-            "tool_calls"
-        } else {
-            finish.reason
-        },
-    );
+    push_string(out, finish.reason);
     out.extend_from_slice(br#","stop_reason":"#);
     match finish.stop {
         None => out.extend_from_slice(b"null"),

@@ -1,5 +1,7 @@
 //! The crate as its users see it.
 
+mod call_cases;
+mod calls;
 mod chat;
 mod common;
 mod decoders;

@@ -15,4 +15,6 @@ pub(super) const HERMES: ToolFormat = ToolFormat {
         separators: &[],
         after_name: None,
     },
+    arguments: "arguments",
+    body: |rules| format!("ws object ws {}", rules.mark("</tool_call>")),
 };

@@ -15,4 +15,6 @@ pub(super) const JSON: ToolFormat = ToolFormat {
         separators: &[',', ';'],
         after_name: None,
     },
+    arguments: "arguments",
+    body: |rules| format!("ws ( object | {} )", rules.list()),
 };

@@ -18,4 +18,6 @@ pub(super) const LLAMA: ToolFormat = ToolFormat {
         separators: &[';'],
         after_name: None,
     },
+    arguments: "parameters",
+    body: |rules| rules.chain(";"),
 };

@@ -15,4 +15,15 @@ pub(super) const MISTRAL: ToolFormat = ToolFormat {
         separators: &[],
         after_name: Some(&["[CALL_ID]", "[ARGS]"]),
     },
+    arguments: "arguments",
+    body: |rules| {
+        let (id, arguments) = (rules.mark("[CALL_ID]"), rules.mark("[ARGS]"));
+        let named = rules.named(&format!("( ( {id} /[a-zA-Z0-9]{{9}}/ )? {arguments} )?"));
+        let list = format!("ws {}", rules.list());
+        [list]
+            .into_iter()
+            .chain(named)
+            .collect::<Vec<_>>()
+            .join(" | ")
+    },
 };
