@@ -5,6 +5,8 @@ use std::fmt::{self, Write as _};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::numbers::LongInteger;
+
 pub(super) fn str(value: &Value) -> String {
     match value.as_str() {
         Some(text) => text.to_owned(),
@@ -106,6 +108,9 @@ impl JsonStyle {
                     out.push_str(&self.key);
                     self.write(value, depth + 1, out)
                 })?;
+            }
+            ValueKind::Plain if value.downcast_object_ref::<LongInteger>().is_some() => {
+                out.push_str(&value.to_string());
             }
             kind => {
                 return Err(Error::new(

@@ -1,6 +1,7 @@
 //! The crate as its users see it.
 
 mod chat;
+mod chat_values;
 mod common;
 mod decoders;
 mod detokenise;
