@@ -22,7 +22,7 @@ export VIRTUAL_ENV := $(VENV)
 unexport PYTHONPATH PYTHONHOME CONDA_PREFIX
 
 RUST_SOURCES := Cargo.toml Cargo.lock rust/pyproject.toml $(shell find rust kernels/cpu -name '*.rs' -path '*/src/*' -o -name Cargo.toml -path 'rust/*' -o -name Cargo.toml -path 'kernels/cpu/*')
-CLIENT_TESTS := $(addprefix tests/service/test_,openai_client.py tool_calls.py forced_calls.py node_client.py client_texts.py)
+CLIENT_TESTS := $(addprefix tests/service/test_,openai_client.py tool_calls.py forced_calls.py node_client.py client_texts.py lm_eval.py)
 STAGES := fmt clippy cargo-tests ruff mypy stubtest pytest
 
 .PHONY: help setup serve test parity quality bench bench-instructions bench-kernels bench-peers bench-simulate bench-target text soak clients gpu-check clean $(STAGES)
@@ -137,15 +137,22 @@ soak: setup  ## Watch memory over a thousand requests, then kill workers twenty 
 	$(BIN)/python bench/kills.py
 	$(BIN)/python bench/kills.py --streams 16 --model smollm2-135m
 
-clients: setup  ## Run outside clients and a browser against a running service; installs what they need (270 MB)
-	@echo "clients: the newest openai clients for Python and, where there is Node, for it, and a browser, against a scripted service"
+# lm-eval has an environment of its own, and finds torch and transformers in ours: they are large.
+clients: setup  ## Run outside clients, a browser and lm-eval against a running service; installs what they need (850 MB)
+	@echo "clients: the newest openai clients for Python and, where there is Node, for it, and a browser, against a scripted service; lm-eval against the sample model"
 	$(UV) pip install --quiet --python $(BIN)/python --upgrade openai
 	@$(BIN)/python -c 'import openai; print("clients: openai", openai.__version__, "for Python")'
 	@if command -v npm >/dev/null; then mkdir -p $(VENV)/node \
 	     && npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/node openai puppeteer-core @sparticuz/chromium \
 	     && npm ls --depth=0 --prefix $(VENV)/node; \
 	 else echo "clients: Node's client and the browser SKIPPED: no npm on PATH"; fi
-	DIPTYCH_NODE_MODULES=$(VENV)/node $(BIN)/pytest -v $(CLIENT_TESTS)
+	@[ -x $(VENV)/lm-eval/bin/python ] || $(UV) venv --quiet --python $(BIN)/python $(VENV)/lm-eval
+	@$(UV) pip install --quiet --python $(VENV)/lm-eval/bin/python 'lm-eval[api]'
+	@$(UV) pip install --quiet --no-deps --python $(VENV)/lm-eval/bin/python accelerate
+	@path='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	 $(BIN)/python -c "$$path" > "$$($(VENV)/lm-eval/bin/python -c "$$path")/torch-and-transformers.pth"
+	@$(VENV)/lm-eval/bin/python -c 'from importlib.metadata import version; print("clients: lm-eval", version("lm-eval"))'
+	DIPTYCH_NODE_MODULES=$(VENV)/node DIPTYCH_LM_EVAL=$(VENV)/lm-eval/bin/python $(BIN)/pytest -v $(CLIENT_TESTS)
 
 gpu-check: setup  ## Run what needs a CUDA device; skips aloud without one
 	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -v -m cuda; \

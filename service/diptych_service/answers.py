@@ -8,7 +8,7 @@ import msgspec
 
 from diptych import Explanation, Output, TokenLogprobs, ToolCall, ToolCallDelta, Usage, joined_tool_calls
 from diptych_service.chunks import Identity, View
-from diptych_service.logprobs import chat_logprobs, completion_logprobs
+from diptych_service.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
 from diptych_service.usage import counted_once, total_usage
 
 
@@ -21,6 +21,7 @@ class Answer:
         self._calls: list[ToolCallDelta] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: list[TokenLogprobs] = []
         self._prompt_ids: list[int] | None = None
         self._last: Output | None = None
 
@@ -33,6 +34,7 @@ class Answer:
         self._calls += output.tool_calls
         self._token_ids += output.token_ids
         self._logprobs += output.logprobs
+        self._prompt_logprobs += output.prompt_logprobs
         if output.finish_reason is not None:
             self._last = output
 
@@ -49,12 +51,17 @@ class Answer:
         return joined_tool_calls(self._calls)
 
     @property
-    def prompt_ids(self) -> list[int] | None:
-        return self._prompt_ids
-
-    @property
     def logprobs(self) -> list[TokenLogprobs]:
         return self._logprobs
+
+    def of_prompt(self, view: View) -> dict[str, Any]:
+        """What was asked for of the prompt itself, in the place where an endpoint tells it."""
+        fields: dict[str, Any] = {}
+        if view.token_ids:
+            fields["prompt_token_ids"] = self._prompt_ids
+        if view.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = prompt_logprobs(self._prompt_logprobs, view.prompt_logprobs)
+        return fields
 
     @property
     def usage(self) -> Usage:
@@ -91,9 +98,7 @@ def completion_body(identity: Identity, answers: list[Answer], per_prompt: int, 
         choice = {"text": text, **answer.choice(index, token_ids=view.token_ids)}
         if view.logprobs:
             choice["logprobs"] = completion_logprobs(answer.logprobs, len(text))
-        if view.token_ids:
-            choice["prompt_token_ids"] = answer.prompt_ids
-        choices.append(choice)
+        choices.append(choice | answer.of_prompt(view))
     return _body(identity, "text_completion", choices, _total(answers, per_prompt))
 
 
@@ -104,8 +109,7 @@ def chat_body(identity: Identity, answers: list[Answer], per_prompt: int, view: 
         if view.logprobs:
             choice["logprobs"] = chat_logprobs(answer.logprobs)
         choices.append(choice)
-    extra = {"prompt_token_ids": answers[0].prompt_ids} if view.token_ids else {}
-    return _body(identity, "chat.completion", choices, _total(answers, per_prompt), extra)
+    return _body(identity, "chat.completion", choices, _total(answers, per_prompt), answers[0].of_prompt(view))
 
 
 def _message(answer: Answer, view: View) -> dict[str, Any]:

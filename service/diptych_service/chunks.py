@@ -28,6 +28,8 @@ class View(NamedTuple):
     token_ids: bool = False
     reasoning: bool = True
     logprobs: bool = False
+    # How many of the likeliest tokens beside each of the prompt.
+    prompt_logprobs: int | None = None
 
 
 ChunkKind = Literal["chat", "completions"]

@@ -10,8 +10,11 @@ from msgspec.structs import replace
 from diptych import Output
 
 
-async def echoed(source: AsyncGenerator[Output, None]) -> AsyncGenerator[Output, None]:
-    """The outputs of a prompt's stream, each choice's text and log probabilities beginning with those of the prompt."""
+async def echoed(source: AsyncGenerator[Output, None], most: int) -> AsyncGenerator[Output, None]:
+    """The outputs of a prompt's stream, each choice's text and log probabilities beginning with those of the prompt.
+
+    `most`: how many of the likeliest tokens stand beside each of the prompt.
+    """
     prompt, begun = "", set[int]()
     async with aclosing(source) as outputs:
         async for output in outputs:
@@ -24,4 +27,5 @@ async def echoed(source: AsyncGenerator[Output, None]) -> AsyncGenerator[Output,
                 yield replace(output, logprobs=after)
                 continue
             begun.add(output.choice)
-            yield replace(output, text=prompt + output.text, logprobs=output.prompt_logprobs + after)
+            before = [replace(entry, likeliest=entry.likeliest[:most]) for entry in output.prompt_logprobs]
+            yield replace(output, text=prompt + output.text, logprobs=before + after)

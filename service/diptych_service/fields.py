@@ -46,7 +46,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "kv_transfer_params": ({},),
     "logprob_token_ids": ([],),
-    "prompt_logprobs": (),
     "repetition_detection": (),
     "return_prompt_text": (False,),
     "return_tokens_as_token_ids": (False,),

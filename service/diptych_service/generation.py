@@ -22,7 +22,7 @@ from diptych_service.errors import ApiError, BadRequest, from_exception, model_n
 from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldTable
 from diptych_service.keep_alive import KEEP_ALIVE_KEY
 from diptych_service.lifecycle import LIFECYCLE
-from diptych_service.logprobs import wanted_logprobs
+from diptych_service.logprobs import wanted_logprobs, wanted_prompt_logprobs
 from diptych_service.merge import Merge
 from diptych_service.messages import template_messages
 from diptych_service.prompts import prompts_of
@@ -92,7 +92,7 @@ class Generation:
             for prompt in prompts
         ]
         if body.echo:
-            sources = [echoed(source) for source in sources]
+            sources = [echoed(source, params.logprobs or 0) for source in sources]
         return await self._answer(request, body, ignored, COMPLETIONS, Sources.of(sources, params))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -189,6 +189,9 @@ def _refuse_streaming(body: SamplingFields) -> None:
         field, what = "use_beam_search", "use_beam_search=true"
     elif body.best_of is not None and body.best_of > (body.n or 1):
         field, what = "best_of", f"best_of={body.best_of} with n={body.n or 1}"
+    elif body.prompt_logprobs is not None:
+        message = "prompt_logprobs is told by whole answers only: leave out stream or prompt_logprobs."
+        raise BadRequest(message, param="prompt_logprobs", code="invalid_parameter")
     else:
         return
     message = (
@@ -226,6 +229,7 @@ def view_of(body: SamplingFields) -> View:
         continuous_usage=bool(options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
         logprobs=wanted_logprobs(body) is not None,
+        prompt_logprobs=wanted_prompt_logprobs(body),
         reasoning=not isinstance(body, ChatRequest) or body.include_reasoning is not False,
     )
 

@@ -27,6 +27,14 @@ def wanted_logprobs(body: SamplingFields) -> int | None:
     return body.logprobs
 
 
+def wanted_prompt_logprobs(body: SamplingFields) -> int | None:
+    """How many of the likeliest tokens a client wants beside each of its prompt, in vLLM's shape; None for nothing."""
+    wanted = body.prompt_logprobs
+    if wanted is not None and not 0 <= wanted <= MAX_LOGPROBS:
+        raise _wrong("prompt_logprobs", wanted)
+    return wanted
+
+
 def _of_chat(body: ChatRequest) -> int | None:
     wanted = body.top_logprobs or 0
     if not 0 <= wanted <= MAX_LOGPROBS:
@@ -80,6 +88,24 @@ def completion_logprobs(entries: Sequence[TokenLogprobs], length: int) -> dict[s
         "token_logprobs": [None if entry.is_first else _finite(entry.token.logprob) for entry in entries],
         "tokens": [token_text(entry.token) for entry in entries],
         "top_logprobs": [None if entry.is_first else _by_text(entry) for entry in entries],
+    }
+
+
+def prompt_logprobs(entries: Sequence[TokenLogprobs], most: int) -> list[dict[str, Any] | None]:
+    """vLLM's shape: for each token of a prompt but the first, by their ids as text, itself and the `most` likeliest in
+    its place. A rank counts from 1 in order of probability; None where the token is none of the likeliest that came."""
+    return [None if entry.is_first else _ranked(entry, most) for entry in entries]
+
+
+def _ranked(entry: TokenLogprobs, most: int) -> dict[str, Any]:
+    ranks = {token.token_id: rank for rank, token in enumerate(entry.likeliest, start=1)}
+    return {
+        str(token.token_id): {
+            "logprob": _finite(token.logprob),
+            "rank": ranks.get(token.token_id),
+            "decoded_token": token.raw.decode(errors="replace"),
+        }
+        for token in (entry.token, *entry.likeliest[:most])
     }
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from diptych import SamplingParams
+from diptych.params import MAX_LOGPROBS
 from diptych_service.errors import BadRequest
-from diptych_service.logprobs import wanted_logprobs
+from diptych_service.logprobs import wanted_logprobs, wanted_prompt_logprobs
 from diptych_service.schema import CompletionRequest, SamplingFields
 from diptych_service.structured import structured_outputs
 from diptych_service.tenants import ANYBODY, Caller
@@ -72,6 +73,9 @@ def sampling_params(
     if isinstance(request, CompletionRequest) and request.echo:
         chosen["return_prompt_text"] = True
         chosen["prompt_logprobs"] = chosen["logprobs"]
+    if wanted_prompt_logprobs(request) is not None:
+        # A token's rank is known where it is among those that come.
+        chosen["prompt_logprobs"] = MAX_LOGPROBS
     chosen["explain"] = explain
     return SamplingParams(**chosen)
 

@@ -37,21 +37,22 @@ def test_an_evaluation_harness_reads_the_log_probabilities_of_its_continuations(
 
 
 @pytest.mark.parametrize("logprobs", [None, 0, 3])
-@pytest.mark.parametrize("max_tokens", [0, 1, 12])
+@pytest.mark.parametrize("max_tokens", [0, 1, 12, None])
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_stream_tells_the_same_as_a_whole_answer(
-    service: ServiceThread, logprobs: int | None, max_tokens: int, n: int
+    service: ServiceThread, logprobs: int | None, max_tokens: int | None, n: int
 ) -> None:
     fields = {"prompt": TEXT, "logprobs": logprobs, "max_tokens": max_tokens, "n": n}
     answer = whole(service, **fields)
-    plain = CLIENT.post(service.url + PATH, json={"prompt": TEXT, "max_tokens": max(max_tokens, 1), "n": n}).json()
+    count = 16 if max_tokens is None else max_tokens
+    plain = CLIENT.post(service.url + PATH, json={"prompt": TEXT, "max_tokens": max(count, 1), "n": n}).json()
     with RawClient(service.port) as client:
         status, content = client.post(PATH, {"echo": True, "stream": True, **fields}).read_response()
     assert status == 200, content
     chunks = [choice for chunk in events(content)[:-1] for choice in chunk["choices"]]
     for choice, other in zip(answer["choices"], plain["choices"], strict=True):
-        assert choice["text"] == TEXT + (other["text"] if max_tokens else "")
-        assert answer["usage"]["completion_tokens"] == max_tokens * n
+        assert choice["text"] == TEXT + (other["text"] if count else "")
+        assert answer["usage"]["completion_tokens"] == count * n and choice["finish_reason"] == "length"
         own = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
         assert "".join(chunk["text"] for chunk in own) == choice["text"]
         if logprobs is None:

@@ -12,6 +12,8 @@ from raw_client import RawClient, events
 from service_rig import CLIENT, ServiceThread
 from tiny_folder import MAX_MODEL_LEN, HashOracle
 
+from diptych_service.fields import CHAT_FIELDS, COMPLETION_FIELDS
+
 PATHS = ["/v1/completions", "/v1/chat/completions"]
 BASE: dict[str, dict[str, Any]] = {
     PATHS[0]: {"prompt": "Hello", "max_tokens": 2},
@@ -43,12 +45,15 @@ def test_no_json_object(service: ServiceThread, path: str, body: Any) -> None:
 def test_an_unpaired_surrogate_in_any_text_is_a_400(service: ServiceThread, path: str) -> None:
     """Reports A25."""
     half = '"\\ud83d"'
-    for name in ("model", "stop", "user", "prompt" if "chat" not in path else "messages"):
-        value = f'[{{"role":"user","content":{half}}}]' if name == "messages" else half
-        fields = {key: json.dumps(content) for key, content in BASE[path].items()} | {name: value}
-        for stream in ("true", "false"):
-            raw = "{" + ",".join(f'"{key}":{content}' for key, content in fields.items()) + f',"stream":{stream}}}'
+    table = CHAT_FIELDS if "chat" in path else COMPLETION_FIELDS
+    for name in sorted(table.honoured | table.no_effect | table.refused.keys() | {"no such field"}):
+        for value in (half, f'[{{"role":"user","content":{half}}}]', f'{{"type":"json_schema","x":[{{{half}:1}}]}}'):
+            fields = {key: json.dumps(content) for key, content in BASE[path].items()} | {name: value}
+            fields["stream"] = fields.get("stream", "true")
+            raw = "{" + ",".join(f'"{key}":{content}' for key, content in fields.items()) + "}"
             assert error_of(post(service, path, raw))["param"] == name
+            assert error_of(post(service, path, raw.replace('"stream":true', '"stream":false')))["param"] == name
+    assert post(service, path, BASE[path]).status_code == 200
 
 
 @pytest.mark.parametrize("path", PATHS)

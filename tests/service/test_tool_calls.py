@@ -235,6 +235,8 @@ def test_earlier_calls_reach_the_template_as_objects(service: ServiceThread, fol
     assert "<|im_start|>tool\n3<|im_end|>" in history("")
     assert "<tool_call>add {}</tool_call>" in history("")
     assert '<tool_call>add "{broken"</tool_call>' in history("{broken")
+    for number in (2**64, -(2**63) - 1, 10**40, 0.1 + 0.2, 5e-324, 123456.7890123456789):
+        assert f'<tool_call>add {{"a": [{number!r}]}}</tool_call>' in history(f'{{"a":[{number!r}]}}')
 
 
 def test_wrong_tools_and_calls_are_refused_by_place(service: ServiceThread) -> None:
@@ -261,6 +263,12 @@ def test_documents_reach_the_template(service: ServiceThread, folder: Path) -> N
     prompt = prompt_of(service, folder, documents=documents)
     assert prompt.startswith("<doc>Köln: rainy</doc>\n<doc>Paris: dry</doc>\n<|im_start|>user")
     assert prompt_of(service, folder, documents=[]) == prompt_of(service, folder)
+
+
+def test_what_has_a_field_of_its_own_is_no_variable_of_the_template(service: ServiceThread) -> None:
+    for name in ("messages", "tools", "documents", "add_generation_prompt", "chat_template"):
+        error = refused(service, chat_template_kwargs={"enable_thinking": True, name: []})
+        assert error["param"] == "chat_template_kwargs" and f"`{name}`" in error["message"]
 
 
 def test_a_model_that_would_not_see_tools_or_documents_takes_none(model_folder: Path) -> None:

@@ -87,6 +87,22 @@ def test_rendering_equals_transformers(pair: Pair, messages: list[Any], system: 
     assert pair.render(messages, **options) == pair.expected(messages, **options)
 
 
+@pytest.fixture(scope="module")
+def printer(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(tmp_path_factory.mktemp("numbers"), "{{ messages[0].content }}{{ numbers }}{{ numbers | tojson }}")
+
+
+INTEGERS = st.integers() | st.integers(-(2**200), 2**200) | st.integers(-(2**65), 2**65)
+# Of many of the last two texts with as few digits are equally near.
+FLOATS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(2**50, 2**53).map(lambda number: number / 4)
+
+
+@given(st.lists(INTEGERS | FLOATS))
+def test_numbers_are_printed_as_python_prints_them(printer: Pair, numbers: list[int | float]) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    assert printer.render(messages, numbers=numbers) == printer.expected(messages, numbers=numbers)
+
+
 def test_extra_variables_reach_the_template(pair: Pair) -> None:
     messages = [{"role": "user", "content": "banana"}]
     assert pair.render(messages, enable_thinking=False) == pair.expected(messages, enable_thinking=False)

@@ -241,6 +241,7 @@ pub(crate) fn text(py: Python<'_>, error: &Text) -> PyErr {
         }
         Text::RenderedTooLong { .. } => (TemplateError::new_err(message), "rendered_too_long"),
         Text::NotShown { .. } => (TemplateError::new_err(message), "not_shown"),
+        Text::OwnVariable { .. } => (TemplateError::new_err(message), "own_variable"),
         Text::InvalidChat { .. } => (TemplateError::new_err(message), "invalid_chat"),
         Text::EmptyStop { .. } => (StopStringError::new_err(message), "empty_stop"),
         Text::TooManyStops { .. } => (StopStringError::new_err(message), "too_many_stops"),

@@ -324,7 +324,7 @@ fn render(shared: &Shared, json: &str) -> Result<Rendered, Problem> {
         .render_within(json, limit)
         .map_err(|error| match &error {
             TextError::RenderedTooLong { .. } => too_long(shared, &format!("more than {limit}")),
-            TextError::NotShown { .. } => {
+            TextError::NotShown { .. } | TextError::OwnVariable { .. } => {
                 Problem::new(FailureKind::InvalidParameter, error.to_string())
             }
             TextError::InvalidChat { .. } => {

@@ -54,6 +54,12 @@ pub enum TextError {
     )]
     NotShown { name: &'static str },
 
+    #[error(
+        "chat_template_kwargs: `{name}` is no variable of the client's: leave it out, and use the request's own field where \
+         there is one"
+    )]
+    OwnVariable { name: &'static str },
+
     #[error("{what}: there is no format '{name}'; there are {known}, and `auto` and `none`")]
     UnknownFormat {
         what: &'static str,

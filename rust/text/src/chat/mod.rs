@@ -4,6 +4,7 @@ mod bounded;
 mod environment;
 mod folder;
 mod generation;
+mod numbers;
 mod python;
 mod request;
 
@@ -91,10 +92,11 @@ impl ChatTemplate {
     ///
     /// `request_json` is an object with `messages`, and optionally `add_generation_prompt`, `continue_final_message`,
     /// `tools`, `documents` and `chat_template_kwargs`. The result usually begins with the template's own BOS token, so
-    /// encode it without adding special tokens.
+    /// encode it without adding special tokens. Numbers are printed as Python's `json` reads and writes them.
     ///
     /// # Errors
-    /// If the JSON is not valid (an escaped unpaired surrogate is not) or not of this shape, if it has tools or documents
+    /// If the JSON is not valid (an escaped unpaired surrogate is not) or not of this shape, if `chat_template_kwargs` names
+    /// what has a field of its own, if it has tools or documents
     /// and the template does not show them, if the template refuses the conversation, fails, or exceeds its limit of
     /// instructions.
     pub fn render(&self, request_json: &str) -> Result<String, TextError> {

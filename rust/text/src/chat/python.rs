@@ -5,6 +5,8 @@ use std::fmt::{self, Write as _};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::numbers::LongInteger;
+
 pub(super) fn str(value: &Value) -> String {
     match value.as_str() {
         Some(text) => text.to_owned(),
@@ -106,6 +108,9 @@ impl JsonStyle {
                     out.push_str(&self.key);
                     self.write(value, depth + 1, out)
                 })?;
+            }
+            ValueKind::Plain if value.downcast_object_ref::<LongInteger>().is_some() => {
+                out.push_str(&value.to_string());
             }
             kind => {
                 return Err(Error::new(
@@ -211,10 +216,15 @@ fn number(value: &Value, [infinity, negative_infinity, not_a_number]: [&str; 3])
     }
 }
 
-/// Both languages print the shortest digits that read back; they differ in when and how an exponent is written.
+/// Both languages print the shortest digits that read back. Of two such that are equally near, Python takes the even one,
+/// which is also what Rust rounds to when it is told how many; and they differ in when and how an exponent is written.
 fn float_repr(float: f64) -> String {
-    let scientific = format!("{float:e}");
-    let exponent = scientific
+    let shortest = format!("{float:e}");
+    let digits_behind = shortest.split_once('.').map_or(0, |(_, rest)| {
+        rest.bytes().take_while(u8::is_ascii_digit).count()
+    });
+    let rounded = format!("{float:.digits_behind$e}");
+    let exponent = rounded
         .split_once('e')
         .and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?)));
     match exponent {
@@ -222,6 +232,10 @@ fn float_repr(float: f64) -> String {
             let sign = if exponent < 0 { '-' } else { '+' };
             format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
         }
-        _ => format!("{float:?}"),
+        Some((_, exponent)) => {
+            let decimals = (digits_behind as i32 - exponent).max(1) as usize;
+            format!("{float:.decimals$}")
+        }
+        None => shortest,
     }
 }

@@ -5,11 +5,22 @@ use minijinja::value::Serde;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::numbers::{self, Mark};
 use crate::error::TextError;
 
 /// The mark that transformers puts behind the message to be continued, to find it again in the rendered text.
 const CONTINUE_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 const REASONING_FIELDS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+/// What fields of the request say, and what transformers takes for its own arguments: no variables of the client's.
+const OWN_VARIABLES: [&str; 7] = [
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tokenize",
+];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,12 +36,23 @@ pub(super) struct RenderRequest {
     documents: Option<Vec<Value>>,
     #[serde(default)]
     chat_template_kwargs: Option<Map<String, Value>>,
+    /// Set where there are numbers that `Value` would not hold as they are.
+    #[serde(skip)]
+    mark: Option<Mark>,
 }
 
 impl RenderRequest {
     pub(super) fn parse(json: &str) -> Result<Self, TextError> {
-        let mut request: Self =
-            serde_json::from_str(json).map_err(|error| invalid(error.to_string()))?;
+        let parse = |json: &str| -> Result<Self, TextError> {
+            serde_json::from_str(json).map_err(|error| invalid(error.to_string()))
+        };
+        let mut request = match numbers::mark(json) {
+            None => parse(json)?,
+            Some((marked, mark)) => Self {
+                mark: Some(mark),
+                ..parse(&marked)?
+            },
+        };
         if request.messages.is_empty() {
             return Err(invalid(
                 "`messages` is empty: give at least one message".to_owned(),
@@ -42,6 +64,12 @@ impl RenderRequest {
                  other goes on with the last one; set one of them to false"
                     .to_owned(),
             ));
+        }
+        let extra = request.chat_template_kwargs.iter().flatten();
+        for (name, _) in extra {
+            if let Some(name) = OWN_VARIABLES.iter().find(|own| *own == name) {
+                return Err(TextError::OwnVariable { name });
+            }
         }
         for (index, message) in request.messages.iter_mut().enumerate() {
             check_message(index, message)?;
@@ -104,12 +132,13 @@ impl RenderRequest {
         ]
     }
 
-    /// The variables a template sees; the request's own `chat_template_kwargs` come last and win.
+    /// The variables a template sees beside the special tokens, which `chat_template_kwargs` may give another value, as in
+    /// transformers.
     pub(super) fn variables(&self) -> impl Iterator<Item = (String, TemplateValue)> + '_ {
         let fixed = [
-            ("messages", to_template(&self.messages)),
-            ("tools", to_template(&self.tools)),
-            ("documents", to_template(&self.documents)),
+            ("messages", self.to_template(&self.messages)),
+            ("tools", self.to_template(&self.tools)),
+            ("documents", self.to_template(&self.documents)),
             (
                 "add_generation_prompt",
                 TemplateValue::from(self.add_generation_prompt),
@@ -119,7 +148,17 @@ impl RenderRequest {
         fixed
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
-            .chain(extra.map(|(name, value)| (name.clone(), to_template(value))))
+            .chain(extra.map(|(name, value)| (name.clone(), self.to_template(value))))
+    }
+
+    fn to_template(&self, part: &impl Serialize) -> TemplateValue {
+        match &self.mark {
+            None => TemplateValue::from(Serde(part)),
+            Some(mark) => {
+                let value = serde_json::to_value(part);
+                mark.to_template(&value.expect("what was parsed can be written"))
+            }
+        }
     }
 }
 
@@ -207,8 +246,4 @@ fn nothing_to_continue() -> TextError {
     invalid(
         "`continue_final_message` is true, but the last message has no text to continue".to_owned(),
     )
-}
-
-fn to_template(value: &impl Serialize) -> TemplateValue {
-    TemplateValue::from(Serde(value))
 }

@@ -35,7 +35,7 @@ fn load(template: &str, config: &Map<String, Value>) -> ChatTemplate {
     ChatTemplate::from_folder(folder.path()).unwrap().unwrap()
 }
 
-fn template(source: &str) -> ChatTemplate {
+pub(crate) fn template(source: &str) -> ChatTemplate {
     load(source, &Map::new())
 }
 

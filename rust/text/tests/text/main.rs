@@ -3,6 +3,7 @@
 mod call_cases;
 mod calls;
 mod chat;
+mod chat_values;
 mod common;
 mod decoders;
 mod detokenise;
