@@ -203,8 +203,9 @@ def page(arguments: argparse.Namespace, constrained: Found, control: Found) -> s
         "",
         f"{constrained.constrained_tokens:,} tokens were drawn under a mask; in "
         f"{constrained.steps_in_which_a_constrained_stream_waited_for_a_mask:,} steps a constrained stream sat out. "
-        f"{constrained.answers_that_ended_and_parse:,} of {constrained.answers:,} answers ended and parse; the shortest "
-        f"has {constrained.shortest_constrained_answer_in_tokens} tokens, so that all ran as long as the free ones.",
+        f"{constrained.answers_that_ended_and_parse:,} of {constrained.answers:,} answers ended and parse; "
+        f"the shortest has {constrained.shortest_constrained_answer_in_tokens} tokens, so that all ran as long as "
+        "the free ones.",
         "",
     ]
     return "\n".join(lines)

@@ -112,8 +112,7 @@ impl Core {
                     request.computed = entry.end - 1;
                     self.intern(slot);
                 }
-                self.regroup_by_mask(slot);
-                return;
+                return self.regroup_by_mask(slot);
             }
             Some((RowStatus::Ok, _)) | None => {}
         }

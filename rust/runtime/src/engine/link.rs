@@ -11,10 +11,10 @@ use crate::arena::{Drawn, HostArenas, Outcome, Outcomes, Overflow};
 use crate::control::{
     ControlError, ControlSocket, HostMessage, Init, WorkerMessage, decode, encode,
 };
-use crate::grammar::MaskDesk;
 use crate::layout::{Capacities, LAYOUT_VERSION};
 use crate::options::{EngineOptions, WorkerKind};
 use crate::os::{self, EventFd, Process};
+use crate::shared::Shared;
 use crate::worker::{Port, run_scripted};
 
 /// A worker between its start and its end.
@@ -54,11 +54,12 @@ pub(super) enum StartError {
 impl Link {
     /// Makes fresh arenas and starts a worker on them. An inline worker's end of the socket comes back.
     pub(super) fn start(
-        options: &EngineOptions,
+        shared: &Shared,
         capacities: Capacities,
         epoch: u64,
-        desk: Arc<MaskDesk>,
     ) -> Result<(Self, Option<OwnedFd>), StartError> {
+        let options = &shared.options;
+        let desk = Arc::clone(&shared.grammars.desk);
         let (arenas, memory) = HostArenas::create(capacities, options.vocabulary, desk)?;
         let (doorbell, results) = (EventFd::new()?, EventFd::new()?);
         let (ours, theirs) = os::socket_pair()?;

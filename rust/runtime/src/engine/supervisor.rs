@@ -168,8 +168,7 @@ impl Supervisor {
 
     fn start(&mut self, epoch: u64) -> (State, Look) {
         let began = Instant::now();
-        let desk = Arc::clone(&self.shared.grammars.desk);
-        match Link::start(&self.shared.options, self.capacities, epoch, desk) {
+        match Link::start(&self.shared, self.capacities, epoch) {
             Ok((link, inline)) => {
                 *lock(&self.inline) = inline;
                 self.measured.spawn = began.elapsed();
