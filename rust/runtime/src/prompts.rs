@@ -153,7 +153,6 @@ pub(crate) fn run_job(shared: &Shared, job: PromptJob) {
 fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> {
     let params = &job.open.params;
     let prepared = prepare_prompt(shared, job.prompt, &job.open)?;
-    let grammar = prepared.grammar;
     let prompt = prepared.ids;
     let limits = &shared.options.limits;
     let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
@@ -183,7 +182,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
         max_tokens,
         stop_ids,
         min_tokens: params.min_tokens,
-        masked: grammar.is_some(),
+        masked: prepared.grammar.is_some(),
         has_stop_strings: params.may_end_early(),
         namespace: shared.namespaces.of(&params.cache_salt),
         cache_ttl_ns: params.cache_ttl_ns(),
@@ -204,7 +203,7 @@ fn prepare(shared: &Shared, job: PromptJob) -> Result<Box<Submission>, Problem> 
     Ok(Box::new(Submission {
         open: Arc::clone(&job.open),
         request,
-        grammar,
+        grammar: prepared.grammar,
         compiled: None,
         answers,
         shown,
