@@ -4,7 +4,6 @@ import asyncio
 import re
 from pathlib import Path
 
-import psutil
 import pytest
 from tiny_folder import write_folder
 from worker_rig import KERNELS, write_random_llama
@@ -30,9 +29,9 @@ def folder(tmp_path_factory):
     return str(folder)
 
 
-def peak_of(process):
+def peak_of(pid):
     """The most memory that the process ever held, in bytes."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
+    status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found
     return int(found[1]) * 1024
@@ -64,7 +63,7 @@ async def test_scoring_the_longest_prompt_beside_others_holds_no_more_logits_tha
             return [entry for output in outputs for entry in output.prompt_logprobs]
 
         await all_at_once()
-        (worker,) = psutil.Process().children(recursive=True)
+        worker = engine.worker_pid()
         before = peak_of(worker)
         entries = await all_at_once(prompt_logprobs=20)
         assert [entry.token.token_id for entry in entries] == prompt
