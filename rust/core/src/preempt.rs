@@ -5,7 +5,7 @@
 //! Fenced blocks count as coming: a row that waits for them sits out, nobody is preempted for it.
 //! The oldest running request of the most urgent class is never preempted, and none is accepted
 //! that the pool cannot hold alone, so it always finishes. But who waits for a mask that does not come
-//! (see `mask`) goes first, whatever its place: it makes no use of what it has.
+//! (see `mask`) goes first, whatever its place, and before anybody waits for what is coming: it makes no use of what it has.
 
 use crate::active::State;
 use crate::pool::NONE;
@@ -31,9 +31,13 @@ impl Core {
             wanting.count() as u32
         };
         let mut preempted = false;
-        while self.cache.pool.allocatable() + self.cache.pool.coming() < need(self) {
-            if self.park_unmasked(false) {
+        loop {
+            let (need, allocatable) = (need(self), self.cache.pool.allocatable());
+            if allocatable < need && self.park_unmasked(false) {
                 continue;
+            }
+            if allocatable + self.cache.pool.coming() >= need {
+                break;
             }
             let Some(victim) = self.victim() else {
                 break;
