@@ -101,7 +101,11 @@ def test_the_other_kinds(service: ServiceThread, path: str) -> None:
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "not supported"),
         ({"structured_outputs": {}}, "structured_outputs", "none is given"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "regex and choice"),
-        ({"structured_outputs": {"choice": [1]}}, "structured_outputs", "str"),
+        (
+            {"structured_outputs": {"choice": [1]}},
+            "structured_outputs.choice[0]",
+            "structured_outputs.choice[0]: Expected `str`",
+        ),
         ({"guided_choice": []}, "guided_choice", "1 to 4096"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "different"),
         ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "guided_json", "different"),
