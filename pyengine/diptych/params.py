@@ -37,8 +37,8 @@ _BESIDE_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
     "best_of": ((None,), "none (n is the width)"),
     "logprobs": ((None,), "none"),
     "prompt_logprobs": ((None,), "none"),
-    "structured_outputs": ((None,), "none"),
 }
+_WITHOUT_BEAMS = "beam search goes by the log probabilities as they are"
 _STOPPING: dict[bool | str, str] = {True: "yes", False: "no", "never": "never"}
 
 
@@ -208,7 +208,9 @@ def _check_beams(params: SamplingParams, found: Problems) -> None:
     for name, (neutrals, expected) in _BESIDE_BEAMS.items():
         value = getattr(params, name)
         fits = value in neutrals if not isinstance(value, (list, tuple, dict)) else not value
-        found.require(name, fits, f"{expected}: beam search goes by the log probabilities as they are")
+        found.require(name, fits, f"{expected}: {_WITHOUT_BEAMS}")
+    for _, structured in found.values("structured_outputs"):
+        found.add(f"{structured.asked_by}={shown(structured.given())}: expected none: {_WITHOUT_BEAMS}")
 
 
 def _check_structured(params: SamplingParams, found: Problems) -> None:

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from diptych.errors import InvalidParameterError
+from diptych.validation import json_text, type_problems
+
 MAX_CHOICES = 4096
 # What is set, and what the core calls it.
 _KINDS = {
@@ -42,21 +45,47 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     def problem(self) -> str | None:
         """What is wrong with it, as far as can be told without compiling it."""
-        given = [name for name in _KINDS if getattr(self, name) is not None]
+        given = list(self.given())
         if len(given) != 1:
             said = "none is given" if not given else f"{' and '.join(given)} are given"
             return f"{self.asked_by}: expected exactly one of {', '.join(_KINDS)}, {said}"
         if self.json_object is False:
             return f"{self.asked_by}: json_object=False asks for nothing: leave structured outputs out"
-        choice = self.choice
-        if choice is not None and (isinstance(choice, str) or not 1 <= len(choice) <= MAX_CHOICES):
+        wrong = type_problems(self)
+        if self.choice is not None and ("choice" in wrong or not 1 <= len(self.choice) <= MAX_CHOICES):
             return f"{self.asked_by}: expected a list of 1 to {MAX_CHOICES} texts as choice"
+        if wrong:
+            return f"{self.asked_by}: {'; '.join(wrong.values())}"
+        return self._unwritable()
+
+    def given(self) -> dict[str, Any]:
+        """What it asks for, under the name of its kind."""
+        return {name: value for name in _KINDS if (value := getattr(self, name)) is not None}
+
+    def _unwritable(self) -> str | None:
+        """What JSON or UTF-8 cannot hold."""
+        if self.json is not None and not isinstance(self.json, str):
+            try:
+                json_text(self.asked_by, self.json)
+            except InvalidParameterError as error:
+                return error.message
+        texts = [self.json if isinstance(self.json, str) else None, self.regex, self.grammar, *(self.choice or ())]
+        if any(not _is_utf8(text) for text in texts if text is not None):
+            (name,) = self.given()
+            return f"{self.asked_by}: its {name} holds an unpaired surrogate: expected text that UTF-8 can hold"
         return None
 
     def for_core(self) -> dict[str, Any]:
         """The same as the core reads it."""
-        name, kind = next((name, kind) for name, kind in _KINDS.items() if getattr(self, name) is not None)
-        value = getattr(self, name)
+        ((name, value),) = self.given().items()
         if name == "json" and not isinstance(value, str):
-            value = msgspec.json.encode(value).decode()
-        return {"field": self.asked_by, kind: list(value) if name == "choice" else value}
+            value = json_text(self.asked_by, value)
+        return {"field": self.asked_by, _KINDS[name]: list(value) if name == "choice" else value}
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import msgspec
-
 from diptych.errors import InvalidParameterError
-from diptych.validation import shown
+from diptych.validation import json_text, shown
 
 # Of a function that says of no parameters: as in OpenAI's API it has none.
 _NO_PARAMETERS = '{"type": "object", "properties": {}, "additionalProperties": false}'
@@ -36,10 +34,10 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """`path`: where the request has its schema."""
+    """`parameters`: its schema as JSON. `path`: where the request has the function."""
 
     name: str
-    parameters: Mapping[str, Any] | None
+    parameters: str | None
     strict: bool
     path: str
 
@@ -49,9 +47,13 @@ def tool_use(
 ) -> ToolUse:
     """What follows from tools in the form of OpenAI's API, `tool_choice` and `parallel_tool_calls`.
 
-    Raises `InvalidParameterError` for tools that nobody could call, and for a choice that is none or names no tool.
+    Raises `InvalidParameterError` for tools that nobody could call or tell apart, for a choice that is none or names
+    no tool, and for a `parallel` that is no bool.
     """
+    if not isinstance(parallel, bool):
+        raise InvalidParameterError(f"parallel_tool_calls={shown(parallel)}: expected True or False")
     functions = [_function(index, tool) for index, tool in enumerate(tools or ())]
+    _refuse_namesakes(functions)
     chosen = _choice(choice, {function.name for function in functions})
     if not tools or chosen.kind == "none":
         return ToolUse()
@@ -70,21 +72,21 @@ def _grammar(chosen: _Choice, functions: list[_Function], *, several: bool) -> d
     told = [
         {
             "name": function.name,
-            "parameters": None if is_free and not function.strict else _schema(function),
-            "field": function.path,
+            "parameters": None if is_free and not function.strict else function.parameters or _NO_PARAMETERS,
+            "field": f"{function.path}.parameters",
         }
         for function in functions
     ]
     return {"choice": chosen.kind, "several": several, "functions": told}
 
 
-def _schema(function: _Function) -> str:
-    if function.parameters is None:
-        return _NO_PARAMETERS
-    try:
-        return msgspec.json.encode(function.parameters).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidParameterError(f"{function.path}: it cannot be written as JSON: {error}") from error
+def _refuse_namesakes(functions: list[_Function]) -> None:
+    """A call says its function's name alone, so nobody could tell whose schema it follows."""
+    first: dict[str, _Function] = {}
+    for function in functions:
+        if (other := first.setdefault(function.name, function)) is not function:
+            told = f"{function.path}.name={shown(function.name)}"
+            raise InvalidParameterError(f"{told}: expected a name of its own, {other.path} has the same")
 
 
 def _function(index: int, tool: Any) -> _Function:
@@ -97,7 +99,8 @@ def _function(index: int, tool: Any) -> _Function:
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         raise InvalidParameterError(f"{path}.parameters={shown(parameters)}: expected a JSON schema, as an object")
-    return _Function(name, parameters, function.get("strict") is True, f"{path}.parameters")
+    schema = None if parameters is None else json_text(f"{path}.parameters", parameters)
+    return _Function(name, schema, function.get("strict") is True, path)
 
 
 def _without_strict(tool: dict[str, Any]) -> dict[str, Any]:

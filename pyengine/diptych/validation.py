@@ -9,13 +9,44 @@ from typing import Any
 
 import msgspec
 
+from diptych.errors import InvalidParameterError
+
 MAX_SHOWN = 80
 
 
 def shown(value: object) -> str:
     """`repr` bounded to `MAX_SHOWN` characters: a message must not grow with what a client sent."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"<a {type(value).__name__} nested too deep to show>"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def json_text(path: str, value: object) -> str:
+    """A value as JSON. Raises `InvalidParameterError`, which names its `path`, where JSON or UTF-8 cannot hold it."""
+    try:
+        text = msgspec.json.encode(value).decode()
+        # An infinity or NaN is written as null, as None is.
+        endless = next(_endless(msgspec.to_builtins(value)), None) if "null" in text else None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidParameterError(f"{path}: it cannot be written as JSON: {error}") from error
+    if endless is not None:
+        raise InvalidParameterError(f"{path}: it cannot be written as JSON: it holds {endless}, which JSON has not")
+    return text
+
+
+def _endless(value: object) -> Iterator[float]:
+    """The infinities and NaN in builtin containers; without recursion, since they may be nested as deep as C allows."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, float) and not math.isfinite(each):
+            yield each
+        elif isinstance(each, dict):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple | set | frozenset):
+            waiting += each
 
 
 def type_problems(struct: msgspec.Struct) -> dict[str, str]:

@@ -95,7 +95,7 @@ def decode_field(name: str, value: Raw, decoder: msgspec.json.Decoder[Any]) -> A
     try:
         return decoder.decode(value)
     except msgspec.ValidationError as error:
-        raise _bad_field(name, error) from None
+        raise bad_field(name, error) from None
 
 
 def num_values(raw: bytes) -> int:
@@ -190,7 +190,8 @@ def _bad_json(raw: bytes, error: msgspec.DecodeError, names: list[str]) -> BadRe
     return BadRequest(message, param=field, code="invalid_text")
 
 
-def _bad_field(name: str, error: msgspec.ValidationError) -> BadRequest:
+def bad_field(name: str, error: msgspec.ValidationError) -> BadRequest:
+    """A 400 with the place in the field `name` where the value has the wrong type."""
     text = str(error)
     found = _PATH.search(text)
     message = text[: found.start()] if found else text

@@ -16,8 +16,8 @@ logger = logging.getLogger("diptych_service")
 
 # A message quotes what the client sent at most up to here: a body must not be answered with a larger one.
 MAX_MESSAGE = 1000
-# Of tools, with the place in them.
-_FIELD = re.compile(r"(tools)\[\d+\][a-z.]*|([a-z_]+)")
+# A field of a request, with the place in it.
+_FIELD = re.compile(r"([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*")
 _FIELDS = frozenset(ChatRequest.__struct_fields__ + CompletionRequest.__struct_fields__)
 
 
@@ -118,7 +118,7 @@ _OF_THE_PROMPT = (errors.InvalidPromptError, errors.ContextLengthError, errors.N
 
 
 def _param(error: errors.RequestError, prompt_field: str | None) -> str | None:
-    """The first field that the parameters' problems name, or where the prompt came from."""
+    """The first field that the parameters' problems name, by the same path, or where the prompt came from."""
     if isinstance(error, errors.NeverFitsError) and "n" in error.details:
         return "n"
     if isinstance(error, _OF_THE_PROMPT):
@@ -126,7 +126,7 @@ def _param(error: errors.RequestError, prompt_field: str | None) -> str | None:
     if not isinstance(error, errors.InvalidParameterError):
         return None
     name = _FIELD.match(error.problems[0])
-    return name[0] if name and (name[1] or name[2]) in _FIELDS else None
+    return name[0] if name and name[1] in _FIELDS else None
 
 
 def _from_http(error: web.HTTPException) -> ApiError:

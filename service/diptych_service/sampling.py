@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diptych import SamplingParams
+import msgspec
+
+from diptych import SamplingParams, StructuredOutputs
 from diptych.params import MAX_LOGPROBS
+from diptych.validation import MAX_SHOWN
 from diptych_service.errors import BadRequest
 from diptych_service.logprobs import wanted_logprobs, wanted_prompt_logprobs
 from diptych_service.schema import CompletionRequest, SamplingFields
@@ -77,7 +80,25 @@ def sampling_params(
         # A token's rank is known where it is among those that come.
         chosen["prompt_logprobs"] = MAX_LOGPROBS
     chosen["explain"] = explain
+    if request.use_beam_search:
+        _refuse_beside_beams(request, chosen)
     return SamplingParams(**chosen)
+
+
+def _refuse_beside_beams(request: SamplingFields, chosen: Mapping[str, Any]) -> None:
+    """What the engine would refuse by another name, or with another value, than the client sent."""
+    structured: StructuredOutputs | None = chosen["structured_outputs"]
+    names = {
+        "logprobs": chosen["logprobs"],
+        "prompt_logprobs": request.prompt_logprobs,
+        "structured_outputs" if structured is None else structured.asked_by.partition(".")[0]: structured,
+    }
+    for name, wanted in names.items():
+        if wanted is not None:
+            sent = msgspec.json.encode(getattr(request, name)).decode()
+            sent = sent if len(sent) <= MAX_SHOWN else f"{sent[:MAX_SHOWN]}…"
+            message = f"{name}={sent}: expected none: beam search goes by the log probabilities as they are"
+            raise BadRequest(message, param=name, code="invalid_parameter")
 
 
 def _salt(given: str, key_number: int | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from diptych import StructuredOutputs
+from diptych_service.body import bad_field
 from diptych_service.errors import BadRequest
 from diptych_service.schema import SamplingFields
 
@@ -67,7 +68,7 @@ def _of_vllm(given: Mapping[str, Any]) -> StructuredOutputs:
     try:
         return msgspec.convert({**_present(given), "asked_by": field}, StructuredOutputs)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"{field}: {error}.", param=field, code="invalid_type") from None
+        raise bad_field(field, error) from None
 
 
 def _present(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_folder import HashOracle
 
-from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, errors
+from diptych import LLM, AsyncEngine, EngineConfig, Output, SamplingParams, StructuredOutputs, errors
 
 PROMPT = [7, 9, 11, 13, 15, 17]
 
@@ -143,6 +143,14 @@ def test_a_batch_gives_the_beams_side_by_side(folder: Path, oracle: BeamOracle) 
 def test_settings_that_draw_are_refused_beside_beams(name: str, value: Any) -> None:
     with pytest.raises(errors.InvalidParameterError, match=name):
         SamplingParams(n=2, use_beam_search=True, **{name: value}).validate()
+
+
+def test_structured_outputs_beside_beams_are_named_as_they_were_asked_for() -> None:
+    asked = StructuredOutputs(regex="a", asked_by="guided_regex")
+    with pytest.raises(errors.InvalidParameterError) as caught:
+        SamplingParams(n=2, use_beam_search=True, structured_outputs=asked).validate()
+    (problem,) = caught.value.problems
+    assert problem.startswith("guided_regex={'regex': 'a'}: expected none: beam search")
 
 
 @pytest.mark.parametrize(("name", "value"), [("length_penalty", 0.5), ("early_stopping", True)])

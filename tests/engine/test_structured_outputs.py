@@ -135,12 +135,60 @@ def test_a_list_of_prompts_offline(folder: Path) -> None:
         ({"regex": "a", "choice": ["a"]}, "regex and choice"),
         ({"choice": []}, "1 to 4096"),
         ({"choice": "yes"}, "1 to 4096"),
+        ({"choice": 5}, "1 to 4096"),
+        ({"choice": ["a", 1]}, "1 to 4096"),
+        ({"regex": 5}, "regex=5"),
         ({"json_object": False}, "asks for nothing"),
     ],
 )
 def test_what_asks_for_nothing_or_for_two_things_is_a_problem(given: dict[str, Any], wanted: str) -> None:
     problems = params_problems(SamplingParams(structured_outputs=StructuredOutputs(**given)))
     assert len(problems) == 1 and wanted in problems[0]
+
+
+def cyclic() -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    schema["properties"] = {"a": schema}
+    return schema
+
+
+def deep() -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(100_000):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"regex": "\ud800"}, "its regex holds an unpaired surrogate"),
+        ({"grammar": 'start: "\ud800"'}, "its grammar holds an unpaired surrogate"),
+        ({"choice": ["a", "\ud800"]}, "its choice holds an unpaired surrogate"),
+        ({"json": '{"const": "\ud800"}'}, "its json holds an unpaired surrogate"),
+        ({"json": {"const": "\ud800"}}, "cannot be written as JSON"),
+        ({"json": {"const": object()}}, "cannot be written as JSON"),
+        ({"json": cyclic()}, "cannot be written as JSON"),
+        ({"json": deep()}, "cannot be written as JSON"),
+        ({"json": {"const": float("inf")}}, "holds inf"),
+        ({"json": {"enum": [None, (1, float("nan"))]}}, "holds nan"),
+        ({"json": {"properties": {"a": {"minimum": float("-inf")}}}}, "holds -inf"),
+    ],
+)
+async def test_what_json_or_utf8_cannot_hold_is_refused(
+    engine: AsyncEngine, given: dict[str, Any], wanted: str
+) -> None:
+    asked = StructuredOutputs(**given)
+    with pytest.raises(errors.InvalidParameterError, match=wanted) as caught:
+        await collect(engine, PROMPT, structured_outputs=asked)
+    assert caught.value.problems[0].startswith("structured_outputs: ")
+    with pytest.raises(errors.InvalidParameterError, match="beam search"):
+        SamplingParams(structured_outputs=asked, use_beam_search=True).validate()
+
+
+async def test_nulls_in_a_schema_are_what_they_were(engine: AsyncEngine) -> None:
+    asked = StructuredOutputs(json={"enum": [None], "description": "null"})
+    assert await collect(engine, PROMPT, structured_outputs=asked) == (["null"], ["stop"])
 
 
 def test_ignore_eos_cannot_go_with_it() -> None:

@@ -155,6 +155,35 @@ def test_only_what_must_follow_a_grammar_has_one() -> None:
     }
 
 
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_numbers_that_json_has_not_are_refused_in_parameters(number: float) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [None, number]}}}
+    tools = [{"type": "function", "function": {"name": "a", "parameters": schema}}]
+    for choice in ("required", None):
+        with pytest.raises(
+            errors.InvalidParameterError, match=r"^tools\[0\]\.function\.parameters: .* holds"
+        ) as caught:
+            tool_use(tools, choice, parallel=True)
+        assert str(number) in caught.value.message
+
+
+def test_tools_of_one_name_are_refused() -> None:
+    nested = [{"type": "function", "function": {"name": name}} for name in ("a", "b", "a")]
+    flat = [{"name": name} for name in ("a", "b", "a")]
+    for tools, path in ((nested, r"tools\[2\]\.function\.name='a'"), (flat, r"tools\[2\]\.name='a'")):
+        for choice in ("required", "auto", "none"):
+            with pytest.raises(errors.InvalidParameterError, match=rf"^{path}: .*tools\[0\]"):
+                tool_use(tools, choice, parallel=True)
+        assert tool_use(tools[:2], "required", parallel=True).grammar is not None
+
+
+@pytest.mark.parametrize("parallel", ["no", 0, 1, None])
+async def test_parallel_tool_calls_is_true_or_false(folder: Path, parallel: Any) -> None:
+    async with AsyncEngine(config(folder)) as engine:
+        with pytest.raises(errors.InvalidParameterError, match=rf"^parallel_tool_calls={parallel!r}: "):
+            await outputs_of(engine, tools=TOOLS, parallel_tool_calls=parallel)
+
+
 def test_batches_can_be_forced(folder: Path) -> None:
     with LLM(config(folder, "Never.", reasoning_parser="none")) as llm:
         named = {"type": "function", "function": {"name": "add"}}

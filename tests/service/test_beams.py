@@ -6,6 +6,7 @@ import pytest
 from service_rig import CLIENT, ServiceThread
 
 PATHS = ["/v1/completions", "/v1/chat/completions"]
+SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"schema": True}}
 TEXT = "The quick brown fox"
 
 
@@ -45,3 +46,38 @@ def test_what_contradicts_a_beam_search_is_refused(
     response = post(service, path, n=2, **fields)
     assert response.status_code == 400, response.text
     assert named in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("fields", "param", "sent"),
+    [
+        ({"guided_regex": "a"}, "guided_regex", '"a"'),
+        ({"guided_json": {"type": "object"}}, "guided_json", '{"type":"object"}'),
+        ({"structured_outputs": {"regex": "a", "json": None}}, "structured_outputs", '{"regex":"a","json":null}'),
+        ({"response_format": {"type": "json_object"}}, "response_format", '{"type":"json_object"}'),
+        ({"response_format": SCHEMA_FORMAT}, "response_format", '{"type":"json_schema","json_schema":{"schema":true}}'),
+        ({"guided_regex": "a" * 1000}, "guided_regex", '"' + "a" * 79 + "…"),
+        ({"prompt_logprobs": 2}, "prompt_logprobs", "2"),
+    ],
+)
+def test_what_a_beam_search_leaves_no_room_for_is_named_as_it_was_sent(
+    service: ServiceThread, path: str, fields: dict[str, Any], param: str, sent: str
+) -> None:
+    response = post(service, path, n=2, **fields)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param and error["message"].startswith(f"{param}={sent}: expected none: beam"), error
+
+
+def test_log_probabilities_beside_beams_are_named_as_each_endpoint_has_them(service: ServiceThread) -> None:
+    for path, fields, sent in (
+        (PATHS[0], {"logprobs": 3, "echo": True}, "logprobs=3"),
+        (PATHS[1], {"logprobs": True, "top_logprobs": 3}, "logprobs=true"),
+    ):
+        error = post(service, path, n=2, **fields).json()["error"]
+        assert error["param"] == "logprobs" and error["message"].startswith(f"{sent}: expected none"), error
+        assert "prompt_logprobs" not in error["message"]
+    # What asks for nothing stands beside them.
+    nothing = {"logprobs": False, "response_format": {"type": "text"}}
+    assert post(service, PATHS[1], n=2, **nothing).status_code == 200

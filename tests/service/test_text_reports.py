@@ -96,7 +96,7 @@ def ids_of(folder: Path, text: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
 def test_characters_of_many_tokens_are_the_same_streamed_whole_and_decoded(folders: dict[str, Path], kind: str) -> None:
-    """A1, A2, A22: letters, signs and joiners of two and more tokens each, none lost, added or changed."""
+    """Letters, signs and joiners of two and more tokens each, none lost, added or changed."""
     scripts = [ids_of(folders[kind], text) for text in TEXTS.values()]
     with Speaker(folders[kind], scripts) as speaker:
         streamed = ["".join(speaker.streamed()[0]) for _ in TEXTS]
@@ -109,7 +109,7 @@ def test_characters_of_many_tokens_are_the_same_streamed_whole_and_decoded(folde
 
 
 def test_no_stream_ends_early_or_breaks_json_over_bytes_that_are_no_text(folders: dict[str, Path]) -> None:
-    """A4, A8: random ids, most of them no UTF-8: every answer is whole, and the engine serves on."""
+    """Random ids, most of them no UTF-8: every answer is whole, and the engine serves on."""
     folder = folders["byte_level"]
     oracle = HashOracle(folder)
     with ServiceThread(folder) as service:
@@ -127,7 +127,7 @@ def test_no_stream_ends_early_or_breaks_json_over_bytes_that_are_no_text(folders
 
 
 def test_a_token_that_is_no_text_for_ever_is_sent_for_ever(folders: dict[str, Path]) -> None:
-    """A6: each gives its U+FFFD at once. That a step costs the same at the end is counted in Rust."""
+    """Each gives its U+FFFD at once. That a step costs the same at the end is counted in Rust."""
     folder = folders["byte_level"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     lone = next(token for token in range(600) if tokenizer.id_to_token(token) == "ł")  # the byte A0
@@ -137,7 +137,7 @@ def test_a_token_that_is_no_text_for_ever_is_sent_for_ever(folders: dict[str, Pa
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_substring_as_a_stop_ends_the_text_before_it(sentence: tuple[Speaker, str], path: str) -> None:
-    """A9, A10: over the edges of tokens and inside them, and nothing of it is sent."""
+    """Over the edges of tokens and inside them, and nothing of it is sent."""
     speaker, text = sentence
     for start in range(len(text)):
         for end in range(start + 2, min(start + 12, len(text)) + 1):
@@ -148,7 +148,6 @@ def test_every_substring_as_a_stop_ends_the_text_before_it(sentence: tuple[Speak
 
 
 def test_a_special_stop_id_removes_no_visible_text(folders: dict[str, Path]) -> None:
-    """A10."""
     folder = folders["byte_fallback"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     stop = tokenizer.token_to_id("<s>")
@@ -162,13 +161,13 @@ def test_a_special_stop_id_removes_no_visible_text(folders: dict[str, Path]) -> 
 
 
 def test_a_stop_that_never_comes_delays_nothing(sentence: tuple[Speaker, str]) -> None:
-    """A13: with it the same text, and every chunk within the stream has some (checked in `streamed`)."""
+    """With it the same text, and every chunk within the stream has some (checked in `streamed`)."""
     speaker, text = sentence
     assert speaker.says(stop=["x" * 30]) == text
 
 
 def test_what_was_held_back_for_a_stop_is_sent_at_the_end(sentence: tuple[Speaker, str]) -> None:
-    """A14: at the end of the sequence, and at the limit of tokens."""
+    """At the end of the sequence, and at the limit of tokens."""
     speaker, text = sentence
     assert speaker.says(stop=[text[-3:] + "x"]) == text
     for limit in range(1, 8):
@@ -177,7 +176,6 @@ def test_what_was_held_back_for_a_stop_is_sent_at_the_end(sentence: tuple[Speake
 
 
 def test_an_answer_of_one_character_is_sent_though_a_stop_begins_with_it(folders: dict[str, Path]) -> None:
-    """A14."""
     folder = folders["byte_level"]
     with Speaker(folder, [ids_of(folder, "<")]) as speaker:
         for stop in (["</end>"], ["<<", "<x"]):
@@ -185,7 +183,7 @@ def test_an_answer_of_one_character_is_sent_though_a_stop_begins_with_it(folders
 
 
 def test_text_without_spaces_comes_letter_by_letter(folders: dict[str, Path]) -> None:
-    """A20: what gathers while this client is kept from reading comes as one delta, so there may be a tenth as many."""
+    """What gathers while this client is kept from reading comes as one delta, so there may be a tenth as many."""
     folder = folders["byte_level"]
     letter = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("a")
     with Speaker(folder, [[letter] * 300], script_step_ms=3.0) as speaker:
@@ -214,7 +212,6 @@ def test_a_stop_completed_by_the_last_token_allowed_is_a_stop(sentence: tuple[Sp
 def test_the_first_pieces_space_is_as_in_the_decode_of_prompt_and_answer(
     folders: dict[str, Path], kind: str, words: list[str]
 ) -> None:
-    """A16."""
     tokenizer = Tokenizer.from_file(str(folders[kind] / "tokenizer.json"))
     ids = [token for word in words if (token := tokenizer.token_to_id(word)) is not None]
     with Speaker(folders[kind], [ids]) as speaker:
@@ -226,7 +223,7 @@ def test_the_first_pieces_space_is_as_in_the_decode_of_prompt_and_answer(
 
 @pytest.mark.parametrize("kind", ["byte_fallback", "metaspace", "word_piece"])
 def test_added_tokens_that_are_not_special_get_no_spaces_of_their_own(folders: dict[str, Path], kind: str) -> None:
-    """A17: under all flags the tokenizer's own decode; a space that it puts between two special tokens can go."""
+    """Under all flags the tokenizer's own decode; a space that it puts between two special tokens can go."""
     tokenizer = Tokenizer.from_file(str(folders[kind] / "tokenizer.json"))
     words = ["<s>", "<s>", ADDED[0], "the", ADDED[1], "end", "<s>"]
     ids = [tokenizer.token_to_id(word) for word in words]
@@ -242,7 +239,6 @@ def test_added_tokens_that_are_not_special_get_no_spaces_of_their_own(folders: d
 
 @pytest.mark.parametrize("tail", ["\n", "😀"])
 def test_byte_tokens_at_the_very_end_are_bytes(folders: dict[str, Path], tail: str) -> None:
-    """A19."""
     ids = ids_of(folders["byte_fallback"], f"end{tail}")
     with Speaker(folders["byte_fallback"], [ids]) as speaker:
         assert speaker.says() == f" end{tail}"

@@ -244,6 +244,7 @@ def test_wrong_tools_and_calls_are_refused_by_place(service: ServiceThread) -> N
         ([{"type": "custom", "custom": {"name": "x"}}], "tools[0].type"),
         ([{"type": "function"}], "tools[0].function"),
         ([TOOLS[0], {"type": "function", "function": {"name": ""}}], "tools[1].function.name"),
+        ([*TOOLS, TOOLS[0]], f"tools[{len(TOOLS)}].function.name"),
         ([{"type": "function", "function": {"name": "x", "parameters": []}}], "tools[0].function.parameters"),
         ({"type": "function"}, "tools"),
         (["x"], "tools[0]"),

@@ -16,7 +16,6 @@ REQUESTS = 500
 
 
 def test_five_hundred_hot_answers_are_whole_and_their_tokenizers_own_decode(tmp_path):
-    """A4, A8."""
     folder = write_folder(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     write_random_llama(folder, vocab_size=config["vocab_size"], eos_token_id=config["eos_token_id"])

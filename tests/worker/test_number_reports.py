@@ -83,7 +83,6 @@ def check_equal(kernels, found, wanted):
 
 
 async def test_answers_are_the_same_alone_and_among_others_in_any_order_of_arrival(folder, kernels):
-    """F1."""
     prompts = prompts_of([1 + index * 7 % 40 for index in range(50)])
     async with engine_of(folder, kernels, prefix_cache=False) as engine:
         alone = [await told(engine, prompt, **GREEDY) for prompt in prompts]
@@ -101,7 +100,7 @@ async def test_answers_are_the_same_alone_and_among_others_in_any_order_of_arriv
 
 @pytest.mark.parametrize("sampling", [DRAWN, PENALISED], ids=["drawn", "penalised"])
 async def test_tokens_are_the_same_cold_warm_partly_warm_in_chunks_and_preempted(folder, kernels, sampling):
-    """F3, F10: one number is drawn for each token that is sent, and penalties know all ids, whatever was computed."""
+    """One number is drawn for each token that is sent, and penalties know all ids, whatever was computed."""
     prompts = prompts_of([3, BLOCK, 2 * BLOCK + 1, 5 * BLOCK, 30])
     async with engine_of(folder, kernels, prefix_cache=False) as engine:
         wanted = [await told(engine, prompt, **sampling) for prompt in prompts]
@@ -130,7 +129,7 @@ async def test_tokens_are_the_same_cold_warm_partly_warm_in_chunks_and_preempted
 
 
 async def test_choices_of_one_seed_draw_each_for_itself(folder, kernels):
-    """F3: the first is what a single one would be, and the others are the same however they are scheduled."""
+    """The first is what a single one would be, and the others are the same however they are scheduled."""
     prompts = prompts_of([3, 9, 17])
     async with engine_of(folder, kernels, prefix_cache=False) as engine:
         single = [(await told(engine, prompt, **DRAWN)).ids for prompt in prompts]
@@ -154,7 +153,7 @@ async def choices(engine, prompt):
 
 
 async def test_a_prompt_has_the_same_log_probabilities_in_chunks_of_any_size(folder, kernels):
-    """F17: also where a token is the first of a chunk, and so is scored by the one before."""
+    """Also where a token is the first of a chunk, and so is scored by the one before."""
     (prompt,) = prompts_of([3 * BLOCK + 1])
     settings = {**GREEDY, "max_tokens": 1, "prompt_logprobs": 3}
     wanted = None
@@ -167,7 +166,6 @@ async def test_a_prompt_has_the_same_log_probabilities_in_chunks_of_any_size(fol
 
 
 async def test_a_prompt_has_the_same_log_probabilities_whatever_is_cached(folder, kernels):
-    """B13."""
     prompts = prompts_of(range(1, 3 * BLOCK + 1))
     settings = {**GREEDY, "prompt_logprobs": 2}
     async with engine_of(folder, kernels, prefix_cache=False) as engine:
@@ -195,7 +193,7 @@ def check_scores(kernels, prompt, found, wanted):
 
 
 async def test_a_prompt_of_whole_blocks_is_found_but_for_its_last_token(folder, kernels):
-    """B1: the same ids and log probabilities each time, and what follows the prompt finds all of its blocks."""
+    """The same ids and log probabilities each time, and what follows the prompt finds all of its blocks."""
     lengths = [count * BLOCK + more for count in range(1, 5) for more in (-1, 0, 1)]
     prompts = prompts_of(lengths)
     async with engine_of(folder, kernels, prefix_cache=False) as engine:

@@ -44,7 +44,6 @@ async def generate(engine, prompt, **settings):
 
 @pytest.mark.parametrize("kernels", KERNELS)
 async def test_scoring_the_longest_prompt_beside_others_holds_no_more_logits_than_a_slice(folder, kernels):
-    """E22."""
     prompt = [7 + 31 * index % (VOCABULARY - 7) for index in range(LENGTH)]
     config = EngineConfig(
         folder,
