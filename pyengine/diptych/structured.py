@@ -31,9 +31,11 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     - `choice`: 1 to 4096 texts of which the output is one.
     - `grammar`: a grammar in the Lark dialect of llguidance, whose `start` the output derives from.
 
-    At most 256 KiB of any. Tokens that no continuation could make right are never sampled; the output ends where the
-    grammar ends, or at `max_tokens`, a stop string or a stop id before. What cannot be compiled, or not within 5 s, is
-    an `InvalidParameterError` of kind "invalid_grammar". `asked_by` is what such errors call the parameter.
+    At most 256 KiB of any, but 16 KiB of a Lark grammar, 4 KiB of a regular expression, also as a pattern of a schema,
+    and 8 KiB of all patterns together. Numbers in schemas are at most 2**53 - 1 either way. Tokens that no continuation
+    could make right are never sampled; the output ends where the grammar ends, or at `max_tokens`, a stop string or a
+    stop id before. What cannot be compiled, or not within 5 s, is an `InvalidParameterError` of kind "invalid_grammar".
+    `asked_by` is what such errors call the parameter.
     """
 
     json: Mapping[str, Any] | str | bool | None = None

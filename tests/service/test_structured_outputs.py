@@ -110,7 +110,10 @@ def test_the_other_kinds(service: ServiceThread, path: str) -> None:
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "different"),
         ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "guided_json", "different"),
         ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "must end"),
-        ({"guided_regex": "a" * 300_000}, "guided_regex", "262144"),
+        ({"guided_regex": "a?" * 80_000}, "guided_regex", "4096"),
+        ({"guided_choice": ["a" * 300_000]}, "guided_choice", "262144"),
+        ({"guided_json": {"const": -(2**63)}}, "guided_json", "-9223372036854775808"),
+        ({"guided_json": '{"enum": [[-9223372036854775807]]}'}, "guided_json", "-9223372036854775807"),
     ],
 )
 def test_what_cannot_be_followed_is_a_400_that_names_it(

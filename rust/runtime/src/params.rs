@@ -1,6 +1,6 @@
 //! A request's parameters, as JSON.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::EngineError;
 use crate::grammar::{CallParams, GrammarParams};
@@ -22,13 +22,19 @@ pub(crate) struct Params {
     pub(crate) max_tokens: Option<u32>,
     /// Output tokens before which neither a stop id nor a stop string ends the output.
     pub(crate) min_tokens: u32,
+    #[serde(deserialize_with = "narrow")]
     pub(crate) temperature: f32,
     /// −1 and 0 are off.
     pub(crate) top_k: i64,
+    #[serde(deserialize_with = "narrow")]
     pub(crate) top_p: f32,
+    #[serde(deserialize_with = "narrow")]
     pub(crate) min_p: f32,
+    #[serde(deserialize_with = "narrow")]
     pub(crate) presence_penalty: f32,
+    #[serde(deserialize_with = "narrow")]
     pub(crate) frequency_penalty: f32,
+    #[serde(deserialize_with = "narrow")]
     pub(crate) repetition_penalty: f32,
     pub(crate) seed: Option<i64>,
     pub(crate) logit_bias: Vec<(u32, f32)>,
@@ -98,6 +104,11 @@ const MAX_SALT_BYTES: usize = 512;
 pub(crate) const MAX_TTL_S: f64 = 366.0 * 86_400.0;
 /// Highest class of cached prefixes.
 const MAX_RETENTION: u8 = 3;
+
+/// What is too large for a narrow number becomes infinite, so that its check can name it.
+fn narrow<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
+    f64::deserialize(from).map(|number| number as f32)
+}
 
 impl Params {
     /// Reads and checks parameters for a model with `vocabulary` ids.

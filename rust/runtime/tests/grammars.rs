@@ -285,6 +285,7 @@ fn a_mask_that_is_overdue_ends_its_request_and_no_other() {
     rig.finish(&[hung, long]);
     let failure = rig.answers[&hung].failed();
     assert_eq!(failure.kind, FailureKind::GrammarFailed);
+    assert_eq!(failure.details["param"], "guided_regex");
     assert!(
         failure.message.contains("10 seconds"),
         "{}",

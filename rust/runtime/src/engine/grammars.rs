@@ -9,7 +9,7 @@ use diptych_text::{Matcher, Stopper, avoid};
 use crate::arena::{Drawn, Outcomes};
 use crate::engine::thread::EngineThread;
 use crate::frame::FailureKind;
-use crate::grammar::{Compiled, MASK_LIMIT, MaskDone, MaskJob};
+use crate::grammar::{Compiled, MASK_LIMIT, MaskDone, MaskJob, field};
 use crate::messages::Problem;
 use crate::now_ns;
 use crate::shared::Open;
@@ -25,6 +25,8 @@ struct Follower {
     /// Output tokens before which an end is avoided, and the ids that end.
     min_tokens: u32,
     stop_ids: Vec<u32>,
+    /// The field of the request that asks for the grammar.
+    field: String,
     /// The output whose mask is known, and the mask.
     known: Option<(u32, Vec<u32>)>,
 }
@@ -69,6 +71,7 @@ impl Followers {
                 asked: 0,
                 min_tokens: open.params.min_tokens,
                 stop_ids: stop_ids.to_vec(),
+                field: field(&open.params, None).to_owned(),
                 known: Some((0, mask)),
             };
             self.open.insert((open.number, choice), follower);
@@ -243,12 +246,16 @@ impl EngineThread {
     }
 
     fn end_for_grammar(&mut self, request: u64, why: String) {
+        let mut problem = Problem::new(FailureKind::GrammarFailed, why);
+        if let Some(follower) = self.followers.open.get(&(request, 0)) {
+            problem = problem.with("param", follower.field.as_str());
+        }
         if let (Some(core), Some(live)) = (&mut self.core, self.live.remove(&request)) {
             live.abort(core);
             self.followers.drop_request(request, live.choices());
         }
         self.explained.remove(&request);
-        self.fail(request, Problem::new(FailureKind::GrammarFailed, why));
+        self.fail(request, problem);
     }
 
     /// Ends requests whose masks are overdue.

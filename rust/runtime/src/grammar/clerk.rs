@@ -241,8 +241,12 @@ impl Clerk<'_> {
 
     fn refuse(&self, submission: &Submission, refusal: &Refusal) {
         let field = wanted::field(&submission.open.params, refusal.function);
-        let problem = Problem::new(refusal.kind, format!("{field}: {}", refusal.message))
+        let mut problem = Problem::new(refusal.kind, format!("{field}: {}", refusal.message))
             .with("param", field);
+        if refusal.kind == FailureKind::GrammarsBusy {
+            // Nobody can tell when those threads end, but one of them took so long already.
+            problem = problem.with("retry_after_s", COMPILE_LIMIT.as_secs());
+        }
         self.shared.fail_prompt(&submission.open, problem);
     }
 

@@ -20,7 +20,7 @@ pub(crate) use crate::grammar::clerk::run_clerk;
 pub(crate) use crate::grammar::desk::MaskDesk;
 use crate::grammar::masks::MaskJobs;
 pub(crate) use crate::grammar::masks::{MASK_LIMIT, MaskDone, MaskJob, run_masks};
-pub(crate) use crate::grammar::wanted::{CallParams, grammar};
+pub(crate) use crate::grammar::wanted::{CallParams, field, grammar};
 
 /// Threads that compute masks: more than one, so that a slow grammar does not hold up the others.
 pub(crate) const MASK_THREADS: usize = 2;

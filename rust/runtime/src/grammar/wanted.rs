@@ -99,8 +99,8 @@ fn calls_of(
     })
 }
 
-/// The field of a request that a grammar which cannot be compiled comes from; `function`: one whose arguments cannot.
-pub(super) fn field(params: &Params, function: Option<usize>) -> &str {
+/// The field of a request that a grammar which cannot be compiled or followed comes from; `function`: one whose arguments cannot.
+pub(crate) fn field(params: &Params, function: Option<usize>) -> &str {
     if let Some(grammar) = &params.grammar {
         return &grammar.field;
     }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::answer::ToolFormat;
 use crate::error::TextError;
+use crate::grammar::checks;
 use crate::grammar::lark::{ANY, SOME, beginning, containing, literal, mark, up_to_mark, without};
 use crate::grammar::source::with_white_space;
 use crate::table::TokenTable;
@@ -97,27 +98,35 @@ impl Calls {
         thought: Option<&str>,
     ) -> Result<TopLevelGrammar, TextError> {
         let mut top = TopLevelGrammar::from_lark(self.lark(table, thought));
+        let mut patterns = 0;
         for (index, function) in self.functions.iter().enumerate() {
+            let (schema, bytes) = self.schema(index, function)?;
+            patterns += bytes;
+            checks::pattern_bytes(patterns).map_err(|reason| TextError::InvalidGrammar {
+                kind: "grammar of tool calls",
+                reason,
+            })?;
             top.grammars.push(GrammarWithLexer {
                 name: Some(format!("arguments_{index}")),
-                json_schema: Some(self.schema(index, function)?),
+                json_schema: Some(schema),
                 ..GrammarWithLexer::default()
             });
         }
         Ok(top)
     }
 
-    /// The schema of the arguments of one function, which are an object always.
-    fn schema(&self, index: usize, function: &Function) -> Result<Value, TextError> {
+    /// The schema of the arguments of one function, which are an object always, and the bytes of its patterns.
+    fn schema(&self, index: usize, function: &Function) -> Result<(Value, usize), TextError> {
         let refused = |reason: String| TextError::InvalidFunction {
             name: self.functions[index].name.clone(),
             index,
             reason,
         };
         let Some(text) = &function.parameters else {
-            return Ok(with_white_space(json!({"type": "object"})));
+            return Ok((with_white_space(json!({"type": "object"})), 0));
         };
         let schema = serde_json::from_str(text).map_err(|error| refused(error.to_string()))?;
+        let patterns = checks::schema(&schema).map_err(refused)?;
         let Value::Object(mut object) = schema else {
             return Err(refused("a schema of arguments is an object".to_owned()));
         };
@@ -132,12 +141,12 @@ impl Calls {
             return Err(refused(why.to_owned()));
         }
         object.insert("type".to_owned(), json!("object"));
-        Ok(with_white_space(Value::Object(object)))
+        Ok((with_white_space(Value::Object(object)), patterns))
     }
 
     /// One function alone, to tell which of them is at fault.
     pub(super) fn alone(&self, index: usize) -> Result<TopLevelGrammar, TextError> {
-        let schema = self.schema(index, &self.functions[index])?;
+        let (schema, _) = self.schema(index, &self.functions[index])?;
         Ok(TopLevelGrammar::from_json_schema(schema))
     }
 

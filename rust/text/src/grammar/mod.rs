@@ -9,6 +9,7 @@
 //! a Lark grammar names (`<|name|>`), and the marks of tool calls and reasoning where they belong.
 
 mod calls;
+mod checks;
 mod lark;
 mod limits;
 mod matcher;

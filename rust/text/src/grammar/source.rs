@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use crate::error::TextError;
 use crate::grammar::calls::{Calls, Function};
+use crate::grammar::checks;
 use crate::grammar::lark::literal;
-use crate::grammar::limits::{MAX_CHOICES, MAX_GRAMMAR_BYTES};
+use crate::grammar::limits::{MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_LARK_BYTES};
 use crate::grammar::reasoning::{Reasoning, without_opening};
 use crate::table::TokenTable;
 
@@ -92,11 +93,15 @@ impl Grammar {
         opening: Option<&str>,
     ) -> Result<TopLevelGrammar, TextError> {
         let bytes = self.bytes();
-        if bytes > MAX_GRAMMAR_BYTES {
+        let limit = match self {
+            Self::Lark(_) => MAX_LARK_BYTES,
+            _ => MAX_GRAMMAR_BYTES,
+        };
+        if bytes > limit {
             return Err(TextError::GrammarTooLarge {
                 kind: self.kind(),
                 bytes,
-                limit: MAX_GRAMMAR_BYTES,
+                limit,
             });
         }
         let refused = |reason: String| TextError::InvalidGrammar {
@@ -109,21 +114,29 @@ impl Grammar {
                 let value =
                     serde_json::from_str(text).map_err(|error| refused(error.to_string()))?;
                 match value {
-                    Value::Object(_) | Value::Bool(_) => Ok(schema(value)),
+                    Value::Object(_) | Value::Bool(_) => {
+                        checks::schema(&value).map_err(refused)?;
+                        Ok(schema(value))
+                    }
                     _ => Err(refused("a schema is an object, true or false".to_owned())),
                 }
             }
             Self::Regex(text) if text.is_empty() => Err(refused(
                 "it is empty, and so would be every output".to_owned(),
             )),
-            Self::Regex(text) => Ok(match opening {
-                Some(opening) => {
-                    TopLevelGrammar::from_lark(without_opening(&regex_to_lark(text, ""), opening))
-                }
-                None => TopLevelGrammar::from_regex(text),
-            }),
+            Self::Regex(text) => {
+                checks::regex(text).map_err(refused)?;
+                let regex = || regex_to_lark(text, "");
+                Ok(match opening {
+                    Some(opening) => TopLevelGrammar::from_lark(without_opening(&regex(), opening)),
+                    None => TopLevelGrammar::from_regex(text),
+                })
+            }
             Self::Choice(texts) => choice(texts).map_err(refused),
-            Self::Lark(text) => Ok(TopLevelGrammar::from_lark(text.clone())),
+            Self::Lark(text) => {
+                checks::lark(text).map_err(refused)?;
+                Ok(TopLevelGrammar::from_lark(text.clone()))
+            }
             Self::Calls(calls) => calls.prepare(table, opening),
             Self::AfterReasoning(..) => Err(refused(
                 "reasoning comes once, before the answer".to_owned(),

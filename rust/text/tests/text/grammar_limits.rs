@@ -34,10 +34,149 @@ fn what_is_no_grammar_is_refused_with_the_reason() {
         assert!(error.contains(wanted), "{grammar:?}: {error}");
         assert!(error.len() < 700 && !error.contains('\n'), "{error}");
     }
-    let large = Grammar::Regex("a".repeat(MAX_GRAMMAR_BYTES + 1));
+    let large = Grammar::JsonSchema(" ".repeat(MAX_GRAMMAR_BYTES + 1));
     let error = compiler.compile(&large).unwrap_err();
     assert!(
         matches!(error, TextError::GrammarTooLarge { .. }),
+        "{error}"
+    );
+}
+
+/// The library would crash on some of these, and round others or let through what they exclude.
+#[test]
+fn numbers_that_cannot_be_followed_exactly_are_refused_by_name() {
+    let compiler = json_vocabulary().compiler();
+    for (schema, wanted) in [
+        (r#"{"const": -9223372036854775808}"#, "-9223372036854775808"),
+        (r#"{"const": -9223372036854775807}"#, "-9223372036854775807"),
+        (
+            r#"{"enum": [{"a": [-9223372036854775808]}]}"#,
+            "-9223372036854775808",
+        ),
+        (
+            r##"{"$defs": {"n": {"type": "integer", "minimum": -1e30}}, "$ref": "#/$defs/n"}"##,
+            "minimum: -1e+30",
+        ),
+        (
+            r##"{"default": {"maximum": -1e30}, "$ref": "#/default"}"##,
+            "maximum: -1e+30",
+        ),
+        (r#"{"const": 9007199254740992}"#, "9007199254740992"),
+        (r#"{"multipleOf": -2}"#, "multipleOf: -2"),
+        (r#"{"multipleOf": 0}"#, "multipleOf: 0"),
+        (r#"{"multipleOf": 0.123456789012}"#, "0.123456789012"),
+        (
+            r#"{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.3}"#,
+            "between 0 and 0.3",
+        ),
+        (
+            r#"{"type": "number", "exclusiveMaximum": -1, "minimum": -1.5}"#,
+            "between -1.5 and -1",
+        ),
+        (
+            r#"{"x-guidance": {"item_separator": ""}}"#,
+            "item_separator",
+        ),
+    ] {
+        for (grammar, place) in [
+            (Grammar::JsonSchema(schema.to_owned()), "json schema"),
+            (Grammar::Lark(format!("start: %json {schema}")), "grammar"),
+        ] {
+            let error = compiler.compile(&grammar).unwrap_err().to_string();
+            assert!(
+                error.contains(wanted) && error.contains(place),
+                "{schema}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn numbers_that_can_be_followed_are() {
+    let compiler = json_vocabulary().compiler();
+    for (number, is_allowed) in [
+        ("123456789.12345679", true),
+        ("-122.41941550000001", true),
+        ("0.30000000000000004", true),
+        ("9007199254740991", true),
+        ("-9007199254740991", true),
+    ]
+    .into_iter()
+    .chain([("0.3", false)])
+    {
+        let other = if is_allowed { number } else { "0.4" };
+        let grammar = Grammar::JsonSchema(format!(r#"{{"const": {other}}}"#));
+        let mut matcher = compiler.compile(&grammar).unwrap();
+        let mut mask = Vec::new();
+        // The first ids are printable characters.
+        let follows = number.bytes().all(|byte| {
+            let id = u32::from(byte - 0x20);
+            matcher.mask(&[], &mut mask).unwrap();
+            ids(&mask).contains(&id) && matcher.push(id).is_ok()
+        });
+        assert_eq!(follows, is_allowed, "{number}");
+    }
+    for schema in [
+        r#"{"type": "number", "exclusiveMinimum": 0, "maximum": 1}"#,
+        r#"{"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 2}"#,
+        r#"{"type": "number", "multipleOf": 0.01}"#,
+        r#"{"type": "integer", "x-guidance": {"whitespace_flexible": false}}"#,
+    ] {
+        compiler
+            .compile(&Grammar::JsonSchema(schema.to_owned()))
+            .unwrap();
+    }
+}
+
+/// What is made of them grows with the square of their length, or with the product, before the library looks at it.
+#[test]
+fn expressions_that_would_take_the_memory_of_the_machine_are_refused() {
+    let compiler = json_vocabulary().compiler();
+    let patterns = |count: usize| {
+        let all =
+            (0..count).map(|index| format!(r#"{{"type": "string", "pattern": "^.*{index}.*$"}}"#));
+        Grammar::JsonSchema(format!(
+            r#"{{"allOf": [{}]}}"#,
+            all.collect::<Vec<_>>().join(",")
+        ))
+    };
+    let one = |pattern: String| Grammar::JsonSchema(format!(r#"{{"pattern": "{pattern}"}}"#));
+    let anded = |count: usize| {
+        let all = (0..count).map(|index| format!("/.*{index}.*/"));
+        Grammar::Lark(format!(
+            "start: A\nA: {}",
+            all.collect::<Vec<_>>().join(" & ")
+        ))
+    };
+    let doubled = (0..14).map(|index| format!("A{index}: A{0} A{0}", index + 1));
+    let doubled = doubled.collect::<Vec<_>>().join("\n");
+    for (grammar, wanted) in [
+        (Grammar::Regex("a?".repeat(80_000)), "160000 bytes"),
+        (one("a?".repeat(2049)), "4098 bytes"),
+        (patterns(500), "match 500 expressions"),
+        (anded(500), "match 500 expressions"),
+        (
+            Grammar::Lark(format!("start: A0\n{doubled}\nA14: /a?/")),
+            "terminal A0",
+        ),
+    ] {
+        let error = compiler.compile(&grammar).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+    for grammar in [patterns(2), anded(2), one("[a-z]{1,4000}".to_owned())] {
+        compiler.compile(&grammar).unwrap();
+    }
+}
+
+#[test]
+fn a_grammar_that_accepts_nothing_is_told_so() {
+    let compiler = json_vocabulary().compiler();
+    let mut matcher = compiler
+        .compile(&Grammar::Lark("start: A\nA: /a/ & /b/".to_owned()))
+        .unwrap();
+    let error = matcher.mask(&[], &mut Vec::new()).unwrap_err().to_string();
+    assert!(
+        error.contains("nothing can be written that it accepts"),
         "{error}"
     );
 }
