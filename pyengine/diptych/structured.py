@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from diptych.errors import InvalidParameterError
 from diptych.validation import json_text, type_problems
 
 MAX_CHOICES = 4096
@@ -58,19 +57,14 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             return f"{self.asked_by}: expected a list of 1 to {MAX_CHOICES} texts as choice"
         if wrong:
             return f"{self.asked_by}: {'; '.join(wrong.values())}"
-        return self._unwritable()
+        return self._surrogate()
 
     def given(self) -> dict[str, Any]:
         """What it asks for, under the name of its kind."""
         return {name: value for name in _KINDS if (value := getattr(self, name)) is not None}
 
-    def _unwritable(self) -> str | None:
-        """What JSON or UTF-8 cannot hold."""
-        if self.json is not None and not isinstance(self.json, str):
-            try:
-                json_text(self.asked_by, self.json)
-            except InvalidParameterError as error:
-                return error.message
+    def _surrogate(self) -> str | None:
+        """What UTF-8 cannot hold; of a schema that is no text, `for_core` tells."""
         texts = [self.json if isinstance(self.json, str) else None, self.regex, self.grammar, *(self.choice or ())]
         if any(not _is_utf8(text) for text in texts if text is not None):
             (name,) = self.given()
@@ -78,7 +72,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return None
 
     def for_core(self) -> dict[str, Any]:
-        """The same as the core reads it."""
+        """The same as the core reads it. Raises `InvalidParameterError` for a schema that JSON cannot hold."""
         ((name, value),) = self.given().items()
         if name == "json" and not isinstance(value, str):
             value = json_text(self.asked_by, value)
