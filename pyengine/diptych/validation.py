@@ -38,7 +38,7 @@ def json_text(path: str, value: object) -> str:
 
 
 def _first_endless(value: object) -> float | None:
-    """An infinity or NaN in builtin containers, if there is one. `json` tells that many times sooner than a walk does."""
+    """An infinity or NaN in builtin containers, if there is one. `json` tells that much sooner than a walk does."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:

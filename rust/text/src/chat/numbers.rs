@@ -1,5 +1,5 @@
-//! Numbers as Python's `json` reads them. `serde_json` makes floats of integers past 64 bits, and of some texts a float that
-//! is not the nearest; its features against that would change what every other user of it in the program reads.
+//! Integers as Python's `json` reads them. `serde_json` makes floats of those past 64 bits and of `-0`; its feature against that
+//! would change what every other user of it in the program reads.
 
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Write as _};
@@ -57,12 +57,9 @@ impl Mark {
 }
 
 fn number(text: &str) -> TemplateValue {
-    if let Ok(integer) = text.parse::<i128>() {
-        return TemplateValue::from(integer);
-    }
-    match text.parse::<f64>() {
-        Ok(float) if text.contains(['.', 'e', 'E']) => TemplateValue::from(float),
-        _ => TemplateValue::from_object(LongInteger(text.to_owned())),
+    match text.parse::<i128>() {
+        Ok(integer) => TemplateValue::from(integer),
+        Err(_) => TemplateValue::from_object(LongInteger(text.to_owned())),
     }
 }
 
@@ -126,10 +123,7 @@ fn number_length(bytes: &[u8]) -> usize {
 /// What is no JSON, a leading zero among that, is left to `serde_json`, which refuses it.
 fn is_misread(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
-    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        let fits = text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok();
-        return text == "-0" || (!fits && !digits.starts_with('0') && !digits.is_empty());
-    }
-    let read = serde_json::from_str::<f64>(text);
-    read.is_ok_and(|read| text.parse() != Ok(read))
+    let is_integer = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let fits = text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok();
+    text == "-0" || (is_integer && !fits && !digits.starts_with('0'))
 }
